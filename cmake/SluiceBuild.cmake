@@ -39,6 +39,14 @@ if(SLUICE_SANITIZE)
   target_link_options(sluice_options INTERFACE $<${sanitized}:-fsanitize=${SLUICE_SANITIZE}>)
 endif()
 
+# sluice_program(TARGET): a program that is installed. It has standard streams, and fails if its output could not be written.
+add_library(sluice_standard_streams OBJECT ${CMAKE_CURRENT_LIST_DIR}/standard_streams.cpp)
+target_link_libraries(sluice_standard_streams PRIVATE sluice_options)
+function(sluice_program target)
+  target_link_libraries(${target} PRIVATE sluice_standard_streams)
+  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
 # For libraries that C programs call, linked after sluice_options: a caller may pass any integer as an enumeration, which
 # must be refused and not reported as undefined.
 add_library(sluice_c_callers INTERFACE)

@@ -165,16 +165,18 @@ int serve(const Settings& settings, const std::shared_ptr<Collector>& collector)
 }
 
 int run(const std::vector<std::string>& arguments) {
-  if (arguments == std::vector<std::string>{"--version"})
-    return std::printf("sluice-exporter %s\n", SLUICE_VERSION) > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
   std::string error;
   const auto options = options_parse(arguments, &error);
   if (!options) {
     say(error);
     return kUsageError;
   }
-  if (options->help || options->describe) {
-    fputs(options->help ? kUsage : families_describe().c_str(), stdout);
+  if (options->help || options->version || options->describe) {
+    const std::string version = std::string("sluice-exporter ") + SLUICE_VERSION + "\n";
+    fputs(options->help      ? kUsage
+          : options->version ? version.c_str()
+                             : families_describe().c_str(),
+          stdout);
     return EXIT_SUCCESS;
   }
   const auto settings = settings_make(*options);
@@ -183,7 +185,8 @@ int run(const std::vector<std::string>& arguments) {
   if (collector == nullptr) return kFailed;
   if (!options->once) return serve(*settings, collector);
   const std::string text = metrics_text(collector->Collect());
-  return fputs(text.c_str(), stdout) >= 0 && fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;
+  fputs(text.c_str(), stdout);
+  return EXIT_SUCCESS;
 }
 
 }  // namespace

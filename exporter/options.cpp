@@ -1,4 +1,4 @@
-// Parsing by hand: seven options, and every mistake has its own sentence.
+// Parsing by hand: few options, and every mistake has its own sentence.
 #include "exporter/options.h"
 
 namespace sluice::exporter {
@@ -21,7 +21,8 @@ constexpr Switch kSwitches[] = {{"--no-bpf", &Options::bpf, false},
                                 {"--once", &Options::once, true},
                                 {"--describe", &Options::describe, true},
                                 {"--help", &Options::help, true},
-                                {"-h", &Options::help, true}};
+                                {"-h", &Options::help, true},
+                                {"--version", &Options::version, true}};
 
 }  // namespace
 

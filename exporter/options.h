@@ -16,6 +16,7 @@ struct Options {
   bool once = false;
   bool describe = false;
   bool help = false;
+  bool version = false;
 };
 
 /// On a mistake nothing, and `error` says what it was.
@@ -46,6 +47,12 @@ inline constexpr char kUsage[] =
     "  --no-bpf            do not load the kernel observers\n"
     "  --once              print the metrics once and exit\n"
     "  --describe          print the list of all metrics as Markdown and exit\n"
-    "  --help, --version   print this, or the version, and exit\n";
+    "  --help, --version   print this, or the version, and exit\n"
+    "\n"
+    "exit codes: 0, 1 it went wrong, 2 wrong usage or configuration\n"
+    "\n"
+    "examples:\n"
+    "  sluice-exporter --once | grep sluice_up\n"
+    "  sluice-exporter --listen 127.0.0.1:9843 & sleep 1; curl -s http://127.0.0.1:9843/metrics\n";
 
 }  // namespace sluice::exporter

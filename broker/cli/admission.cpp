@@ -11,6 +11,7 @@
 
 #include "broker/cli/paths.h"
 #include "broker/cli/signals.h"
+#include "broker/cli/text_width.h"
 #include "broker/devices/uuid.h"
 #include "config/reader/config.h"
 
@@ -21,8 +22,12 @@ using protocol::MessageType;
 
 constexpr int kLook_ms = 1000;  // how soon a signal that came just before the wait is noticed
 
+/// As much as fits, in whole characters.
 void text_put(char* field, std::size_t size, const std::string& text) {
-  std::snprintf(field, size, "%s", text.c_str());
+  std::size_t length = std::min(text.size(), size - 1);
+  const auto inside = [&] { return (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80; };
+  while (length > 0 && length < text.size() && inside()) --length;
+  std::snprintf(field, size, "%.*s", static_cast<int>(length), text.c_str());
 }
 
 bool index_parse(const std::string& text, std::size_t* out) {
@@ -157,10 +162,7 @@ std::string text_wrapped(const std::string& text, std::size_t columns) {
   std::size_t width = 0;  // of the present line
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::size_t word = static_cast<std::size_t>(
-        std::count_if(text.begin() + static_cast<std::ptrdiff_t>(at),
-                      text.begin() + static_cast<std::ptrdiff_t>(end),
-                      [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+    const std::size_t word = text_width(std::string_view(text).substr(at, end - at));
     if (width != 0 && width + 1 + word > columns) {
       out += "\n" + std::string(kIndent, ' ');
       width = kIndent;
@@ -183,16 +185,6 @@ std::size_t terminal_columns(int fd) {
   winsize size{};
   if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kColumnsDefault;
   return size.ws_col;
-}
-
-/// The first `columns` characters.
-std::string text_cut(const std::string& text, std::size_t columns) {
-  std::size_t characters = 0;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const bool begins = (static_cast<unsigned char>(text[at]) & 0xC0) != 0x80;
-    if (begins && characters++ == columns) return text.substr(0, at);
-  }
-  return text;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "broker/cli/stale_directories.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -25,14 +26,32 @@ SocketChoice socket_choose(const std::string& option) {
   return {protocol::kSystemSocket, false};
 }
 
+std::string no_answer_text(int rc, int timeout_ms) {
+  if (rc == -EAGAIN)
+    return "the broker does not answer within " + std::to_string(timeout_ms / 1000) +
+           " s; it hangs or is stopped: ask the administrator, who finds the reason in its log";
+  return "the broker closed the connection without an answer; try again, then ask the "
+         "administrator, who finds the reason in its log";
+}
+
 std::optional<Client> Client::connect(const std::string& path, std::string* error) {
   long owner = 0;
-  const int fd = protocol::broker_connect(path.c_str(), -1, &owner);
+  const int fd = protocol::broker_connect(path.c_str(), kAnswer_ms, &owner);
   if (fd >= 0) return Client{devices::Fd(fd)};
   if (owner != 0) {
     char text[protocol::kStrangerTextBytes];
     protocol::stranger_format(path.c_str(), owner, text);
     *error = text;
+    return std::nullopt;
+  }
+  if (private_socket(path) && (fd == -ECONNREFUSED || fd == -ENOENT)) {
+    *error = "the private broker of this sluice run has ended (no answer at " + path +
+             "), and its programs go on under their limits; end the outermost sluice run and start "
+             "it again";
+    return std::nullopt;
+  }
+  if (fd == -EAGAIN) {
+    *error = no_answer_text(fd, kAnswer_ms);
     return std::nullopt;
   }
   *error = "no broker answers at " + path + " (" + std::strerror(-fd) + ")";

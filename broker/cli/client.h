@@ -19,6 +19,13 @@ struct SocketChoice {
 /// --socket, else $SLUICE_SOCKET, else the system configuration's, else the system's.
 SocketChoice socket_choose(const std::string& option);
 
+/// How long a broker may take to accept a connection, or to answer a question that it need not
+/// think about. A broker that hangs is told of after that.
+inline constexpr int kAnswer_ms = 10'000;
+
+/// What is said of a broker that did not answer: `rc` is Client::receive's, which waited that long.
+std::string no_answer_text(int rc, int timeout_ms);
+
 /// Whether an administrator has configured this machine: then its broker is the only right one.
 bool system_configured();
 

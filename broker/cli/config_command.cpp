@@ -40,8 +40,9 @@ std::optional<ReloadAnswer> reload_ask(Client& client, std::uint32_t flags, std:
   protocol::message_init(message, protocol::MessageType::kReload, 1);
   message.flags = flags;
   protocol::Envelope envelope;
-  if (!client.send(message) || client.receive(&envelope, kReloadAnswer_ms) != 1) {
-    *error = "the broker does not answer; see its log, then try again";
+  const int rc = client.send(message) ? client.receive(&envelope, kReloadAnswer_ms) : 0;
+  if (rc != 1) {
+    *error = no_answer_text(rc, kReloadAnswer_ms);
     return std::nullopt;
   }
   if (envelope.is<protocol::Refused>(protocol::MessageType::kRefused)) {

@@ -112,14 +112,17 @@ Finding config_check() {
 
 Finding broker_gpus_check(const Snapshot& snapshot, Finding finding) {
   std::string lost;
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i)
-    if (snapshot.gpus[i].lost != 0)
-      lost += (lost.empty() ? "GPU " : ", ") + std::to_string(i) + " (" +
-              devices::uuid_format(snapshot.gpus[i].uuid) + ")";
+  bool software = false;
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    if (snapshot.gpus[i].lost == 0) continue;
+    lost += (lost.empty() ? "GPU " : ", ") + std::to_string(i) + " (" +
+            devices::uuid_format(snapshot.gpus[i].uuid) + ")";
+    software = snapshot.gpus[i].software != 0;
+  }
   if (lost.empty()) return finding;
   finding.verdict = Verdict::kBroken;
   finding.detail += "; lost: " + lost;
-  finding.fix = "reset the GPU (nvidia-smi -r) or reboot, then restart sluiced; dmesg has an Xid";
+  finding.fix = std::string(devices::lost_remedy(software)) + ", then start the broker again";
   return finding;
 }
 
@@ -174,15 +177,12 @@ Finding toolkit_check() {
 
 // The notes come after the verdict, which people look for first.
 void program_check(const DoctorOptions& options, std::vector<Finding>* out) {
-  bool executable = false;
-  const std::string path = program_find(options.program, &executable);
-  if (path.empty() || !executable) {
-    out->push_back({Verdict::kBroken, "program",
-                    options.program + (path.empty() ? " is not found" : " is not executable"),
-                    "check the name and PATH, or chmod +x it"});
+  const ProgramFile program = program_locate(options.program);
+  if (program.obstacle.exit_code != 0) {
+    out->push_back({Verdict::kBroken, "program", program.obstacle.what, program.obstacle.fix});
     return;
   }
-  ProgramReach reach = program_reach(path);
+  ProgramReach reach = program_reach(program.path);
   const std::vector<std::string> first =
       options.soft ? std::vector<std::string>{soft_directory()} : std::vector<std::string>{};
   if (!reach.file.empty()) libraries_reach(&reach, first);

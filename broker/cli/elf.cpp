@@ -49,10 +49,13 @@ struct Segments {
   }
 };
 
-Segments segments_read(std::string_view bytes, const Elf64_Ehdr& header) {
+Segments segments_read(std::string_view bytes, const Elf64_Ehdr& header, bool* cut_off) {
   Segments segments;
   for (unsigned i = 0; i < header.e_phnum; ++i) {
     const auto p = at<Elf64_Phdr>(bytes, header.e_phoff + std::uint64_t{i} * sizeof(Elf64_Phdr));
+    const bool loaded = p && (p->p_type == PT_LOAD || p->p_type == PT_INTERP);
+    if (!p || (loaded && (p->p_offset > bytes.size() || p->p_filesz > bytes.size() - p->p_offset)))
+      *cut_off = true;
     if (p) segments.list.push_back(*p);
   }
   return segments;
@@ -114,6 +117,7 @@ void script_read(std::string_view bytes, ElfFacts* facts) {
   constexpr std::string_view kBlanks = " \t";
   facts->script = true;
   std::string_view line = bytes.substr(2, bytes.find('\n') - 2).substr(0, kScriptLineMax);
+  facts->script_crlf = !line.empty() && line.back() == '\r';
   const std::size_t begin = line.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return;
   line.remove_prefix(begin);
@@ -144,7 +148,7 @@ ElfFacts elf_read(std::string_view bytes) {
     return facts;
   }
   if (!facts.is_64bit) return facts;
-  const Segments segments = segments_read(bytes, *header);
+  const Segments segments = segments_read(bytes, *header, &facts.cut_off);
   for (const Elf64_Phdr& p : segments.list) {
     if (p.p_type == PT_INTERP) {
       facts.dynamic = true;

@@ -22,9 +22,11 @@ struct ElfFacts {
   bool names_preload = false;      // mentions LD_PRELOAD
   bool defines_driver = false;     // exports functions of the CUDA driver
   bool imports_dlmopen = false;
+  bool cut_off = false;            // its headers describe more bytes than the file has
   bool script = false;             // "#!..."
   std::string script_interpreter;  // the first word behind it
   std::string script_argument;     // the rest of the line
+  bool script_crlf = false;        // the line ends in CR LF: the kernel takes the CR for text
 };
 
 /// All but the mentions.

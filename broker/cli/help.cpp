@@ -28,10 +28,11 @@ usage: sluice COMMAND [options]
 
 examples:
   sluice run --memory 2GiB --sm 25 -- python3 train.py
-  sluice run --class inference --memory 4GiB --sm 40 -- ./serve
-  sluice run --soft 2 --class exclusive --gpus 2 -- sluice-train
+  sluice run --class inference --memory 3GiB --sm 40 -- ./serve
+  sluice run --soft 2 --class exclusive --gpus 2 -- sluice-train --steps 50
   sluice status
-  sluice suspend train
+
+Without a GPU, --soft N behind run gives any of them N software GPUs.
 )";
 
 constexpr char kRun[] =
@@ -53,7 +54,7 @@ what to ask for:
                       the same addresses: it gets in where a GPU is oversold. Such memory cannot be shared with other
                       processes (CUDA IPC)
   --memory-min SIZE   with --swap: the part that stays promised when others need room (default: one context). Without,
-                      all of --memory is
+                      all of --memory is, and a smaller part is refused
   --sm N              percent of GPU time, --sm 25 or --sm 25%, guaranteed whenever the job wants it. Guarantees on a GPU
                       add up to 100 at most: where none has so much left, the job waits (reason Share). In a class that
                       gives weights (sm in sluice.toml) it is a weight, and a line says so. Default: the class's
@@ -86,13 +87,14 @@ SLUICE_... is named, since nothing reads it.
 
 A refusal says what your profile allows and, where the administrator has named it, whom to ask for more.
 
-exit codes: the command's own; 124 no room in time, 125 Sluice failed or refused, 126 not executable, 127 not found
+exit codes: the command's own; 124 no room in time, 125 Sluice failed or refused, 126 the command cannot be executed,
+127 it is not found, or its interpreter or loader is not
 
 examples:
   sluice run --memory 2GiB --sm 25 -- python3 train.py --epochs 3
   sluice run --class debug --memory 512MiB --timeout 10m -- ./vector_add
   sluice run --soft 1 --memory 256MiB -- ./vector_add
-  sluice run --class exclusive --gpus 2 -- sluice-train
+  sluice run --soft 2 --class exclusive --gpus 2 -- sluice-train --steps 50
 )";
 
 constexpr char kStatus[] =
@@ -107,9 +109,10 @@ sum that is full, its numbers, and who has most of it, in use or idle. Jobs that
                   hundred jobs); each tenant has gpus and processes
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
-exit codes: 0, 1 no broker answers, 2 wrong usage
+exit codes: 0, 1 no broker answers (waited for 10 s), 2 wrong usage
 
-example:
+examples:
+  sluice status
   sluice status --json | jq '.tenants[] | {name, state, gpus}'
 )";
 
@@ -150,7 +153,7 @@ Waits until it is done. Ctrl-C ends the waiting, not the resuming.
 exit codes: 0 done, 1 refused or failed (it stays suspended), 2 wrong usage
 
 example:
-  sluice resume 12
+  sluice resume train
 )";
 
 constexpr char kMove[] =
@@ -207,8 +210,9 @@ show: the whole configuration, defaults included, as a file that could be used.
 exit codes: 0 good (perhaps with names that this machine has not got), 1 mistakes, 2 wrong usage
 
 examples:
-  sluice config check && sluice reload
-  sluice config show --origin
+  sluice config show > sluice.toml
+  sluice config check sluice.toml
+  sluice config show --origin sluice.toml
 )";
 
 constexpr char kReload[] =
@@ -239,7 +243,7 @@ a program does when it runs is not seen.
   --json          the same for programs
   --socket PATH   the broker to look for (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
-exit codes: 0, 1 something that is required is missing, 2 wrong usage
+exit codes: 0, 1 something that is required is missing, or the broker hangs (waited for 10 s), 2 wrong usage
 
 example:
   sluice doctor ./train

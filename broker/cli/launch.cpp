@@ -4,30 +4,27 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
+#include "broker/cli/library_search.h"
 #include "broker/cli/options.h"
-#include "broker/cli/paths.h"
 
 namespace sluice::cli {
+namespace {
 
-int launch_check(const std::string& name, std::string* program) {
-  bool executable = false;
-  *program = program_find(name, &executable);
-  if (program->empty()) {
-    std::fprintf(stderr, "sluice: there is no program '%s'; check the name and PATH\n",
-                 name.c_str());
-    return kExitNotFound;
-  }
-  if (!executable) {
-    std::fprintf(stderr,
-                 "sluice: '%s' is not executable; chmod +x it, or name its interpreter first\n",
-                 program->c_str());
-    return kExitNotExecutable;
-  }
-  return 0;
+/// What a shell does not take for a script: a NUL byte in the first line, as bash has it.
+bool binary(const std::string& program) {
+  const int error = errno;
+  constexpr std::size_t kLooked = 80;
+  const FileBytes bytes(program);
+  const std::string_view line = bytes.view().substr(0, std::min(kLooked, bytes.view().find('\n')));
+  errno = error;
+  return line.find('\0') != line.npos;
 }
+
+}  // namespace
 
 int launch(const std::string& program, std::vector<std::string> command,
            const Environment& environment) {
@@ -39,6 +36,12 @@ int launch(const std::string& program, std::vector<std::string> command,
   argv.push_back(nullptr);
   envp.push_back(nullptr);
   execve(program.c_str(), argv.data(), envp.data());
+  if (errno == ENOEXEC && binary(program)) {
+    std::fprintf(stderr,
+                 "sluice: cannot run '%s': it is neither a program for this machine nor a script\n",
+                 program.c_str());
+    return kExitNotExecutable;
+  }
   if (errno == ENOEXEC) {  // a script without a first line: the shell runs it, as execvp does
     std::string shell = "/bin/sh";
     std::string script = program;

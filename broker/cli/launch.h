@@ -13,7 +13,4 @@ namespace sluice::cli {
 int launch(const std::string& program, std::vector<std::string> command,
            const Environment& environment);
 
-/// 0 when `name` can be started; else 126 or 127 with the reason printed.
-int launch_check(const std::string& name, std::string* program);
-
 }  // namespace sluice::cli

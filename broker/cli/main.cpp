@@ -1,6 +1,5 @@
 // sluice: picks the command. `lab` and `why` are programs of their own beside this one.
 #include <errno.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include "broker/cli/run.h"
 #include "broker/cli/status.h"
 #include "broker/cli/suggest.h"
+#include "cmake/standard_streams.h"
 
 namespace {
 
@@ -67,18 +67,9 @@ int help(const std::vector<std::string>& arguments) {
   return help_print(topic == "help" ? "" : topic.c_str()) ? 0 : unknown(topic);
 }
 
-// What is opened later must not get the number of a standard stream that is closed: messages would
-// be written into it. The program that `sluice run` executes finds the stream closed again.
-void standard_streams_occupy() {
-  int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (fd >= 0) close(fd);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  standard_streams_occupy();
   const std::string word = argc > 1 ? argv[1] : "";
   const std::vector<std::string> rest(argv + (argc > 1 ? 2 : argc), argv + argc);
   if (word.empty()) {
@@ -90,7 +81,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (word == "help" || word == "--help" || word == "-h") return help(rest);
-  if (word == "run") return command_run<RunOptions>(rest, kExitSluiceFailed, run_command);
+  if (word == "run") {
+    standard_output_exit_code = kExitSluiceFailed;
+    return command_run<RunOptions>(rest, kExitSluiceFailed, run_command);
+  }
   if (word == "status") return command_run<StatusOptions>(rest, kExitUsage, status_command);
   for (std::uint32_t i = 1; i <= 5; ++i) {
     CommandOptions options;

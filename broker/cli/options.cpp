@@ -152,6 +152,22 @@ std::string nearest_option(const CLI::App& app, const std::string& wrong) {
   return suggest(wrong.substr(0, wrong.find('=')), known);
 }
 
+/// What was meant by a word that is no option of the command, or that is one word too many.
+std::string unknown_guess(const CLI::App& app, const std::string& wrong) {
+  if (wrong.starts_with("-")) {
+    const std::string near = nearest_option(app, wrong);
+    return near.empty() ? "" : "did you mean " + near + "? ";
+  }
+  const bool names_gpu = app.get_option_no_throw("--gpu") != nullptr;
+  return names_gpu ? "a GPU is named with --gpu " + wrong + "; " : "";
+}
+
+void unknown_say(const CLI::App& app, const char* command, const std::string& wrong) {
+  std::fprintf(stderr, "sluice: %s %s '%s'; %ssee sluice %s --help\n", command,
+               wrong.starts_with("-") ? "knows no option" : "is given a word too many,",
+               wrong.c_str(), unknown_guess(app, wrong).c_str(), command);
+}
+
 Parsed parse(CLI::App& app, const char* command, std::vector<std::string> arguments) {
   bool help = false;
   app.set_help_flag();
@@ -160,11 +176,7 @@ Parsed parse(CLI::App& app, const char* command, std::vector<std::string> argume
   try {
     app.parse(arguments);
   } catch (const CLI::ExtrasError& error) {
-    std::string wrong = app.remaining().empty() ? "" : app.remaining().front();
-    const std::string near = nearest_option(app, wrong);
-    std::fprintf(stderr, "sluice: %s knows no option '%s'; %s%s%ssee sluice %s --help\n", command,
-                 wrong.c_str(), near.empty() ? "" : "did you mean ", near.c_str(),
-                 near.empty() ? "" : "? ", command);
+    unknown_say(app, command, app.remaining().empty() ? "" : app.remaining().front());
     return Parsed::kWrong;
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "sluice: %s; see sluice %s --help\n", error.what(), command);
@@ -176,7 +188,7 @@ Parsed parse(CLI::App& app, const char* command, std::vector<std::string> argume
 }
 
 Parsed run_check(const RunOptions& run) {
-  const char* fault = nullptr;
+  std::string fault;
   if (run.command.empty())
     fault = "run takes a command, for example: sluice run --memory 2GiB -- python3 train.py";
   if (run.no_wait && run.timeout_ns != 0)
@@ -184,14 +196,18 @@ Parsed run_check(const RunOptions& run) {
   if (run.memory_max_bytes != 0 && run.memory_min_bytes > run.memory_max_bytes) {
     fault = "--memory-min is above --memory; the guaranteed part cannot be larger than the quota";
   }
-  if (run.tenant_class == TenantClass::kExclusive && run.memory_max_bytes != 0) {
-    fault = "an exclusive job owns whole GPUs, so --memory means nothing to it; leave it out";
+  if (run.tenant_class == TenantClass::kExclusive) {
+    const char* option = run.memory_max_bytes != 0   ? "--memory"
+                         : run.memory_min_bytes != 0 ? "--memory-min"
+                         : run.weight                ? "--weight"
+                         : run.sm_percent != 0       ? "--sm"
+                                                     : "";
+    if (*option != '\0')
+      fault = std::string("an exclusive job owns whole GPUs, so ") + option +
+              " means nothing to it; leave it out";
   }
-  if (run.tenant_class == TenantClass::kExclusive && run.sm_percent != 0) {
-    fault = "an exclusive job owns whole GPUs, so --sm means nothing to it; leave it out";
-  }
-  if (fault == nullptr) return Parsed::kGo;
-  std::fprintf(stderr, "sluice: %s; see sluice run --help\n", fault);
+  if (fault.empty()) return Parsed::kGo;
+  std::fprintf(stderr, "sluice: %s; see sluice run --help\n", fault.c_str());
   return Parsed::kWrong;
 }
 

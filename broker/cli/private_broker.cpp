@@ -34,7 +34,7 @@ std::string directory_make() {
   for (const char* parent : {runtime, "/tmp"}) {
     if (parent == nullptr || parent[0] != '/') continue;
     stale_directories_remove(parent);
-    std::string path = std::string(parent) + "/sluice-XXXXXX";
+    std::string path = std::string(parent) + "/" + kPrivateDirectory;
     if (mkdtemp(path.data()) != nullptr) return path;
   }
   return "";
@@ -107,7 +107,7 @@ bool private_broker_start(const PrivateBrokerOptions& options, std::string* sock
         std::strerror(errno) + "; free some space or check the permissions";
     return false;
   }
-  *socket = directory + "/sluiced.sock";
+  *socket = directory + "/" + kPrivateSocket;
   std::vector<std::string> arguments = {program_path("sluiced"),
                                         "--private",
                                         "--socket",
@@ -125,7 +125,8 @@ bool private_broker_start(const PrivateBrokerOptions& options, std::string* sock
 
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC) < 0) {
-    *error = std::string("cannot start a private broker: ") + std::strerror(errno);
+    *error = std::string("cannot start a private broker: ") + std::strerror(errno) +
+             "; raise the limit (ulimit -n)";
     rmdir(directory.c_str());
     return false;
   }

@@ -2,17 +2,21 @@
 #include "broker/cli/reach.h"
 
 #include <elf.h>
+#include <errno.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
 #include <set>
 #include <sstream>
 
 #include "broker/cli/elf.h"
 #include "broker/cli/library_search.h"
+#include "broker/cli/options.h"
 #include "broker/cli/paths.h"
 
 namespace sluice::cli {
@@ -63,6 +67,12 @@ std::string privilege_gained(const std::string& path) {
 }
 
 void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach* reach) {
+  if (facts.cut_off) {
+    reach->obstacles.push_back(
+        {file + " cannot start: it is cut off (its headers describe more than the file has)",
+         "copy or build it again", kExitNotExecutable});
+    return;
+  }
   if (facts.machine != EM_X86_64 || !facts.is_64bit) {
     reach->obstacles.push_back(
         {file + " is built for " + machine_name(facts) +
@@ -92,7 +102,7 @@ void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach
   } else if (access(facts.interpreter.c_str(), X_OK) != 0) {
     reach->obstacles.push_back(
         {file + " cannot start: its loader " + facts.interpreter + " is missing",
-         "install the C library that it was built for"});
+         "install the C library that it was built for", kExitNotFound});
   }
   if (facts.defines_driver) {
     reach->obstacles.push_back(
@@ -133,35 +143,91 @@ std::string env_command(const std::string& file, const std::string& argument, Pr
   return "";
 }
 
+// Whether the kernel or env takes the CR at the end of the first line for a part of a name.
+bool crlf_matters(const ElfFacts& facts) {
+  if (!facts.script_crlf) return false;
+  if (facts.script_argument.empty()) return true;
+  return file_name(facts.script_interpreter) == "env" && !starts_with(facts.script_argument, "-S");
+}
+
 // What runs a script: the path, or empty with an obstacle.
 std::string interpreter_of(const std::string& file, const ElfFacts& facts, ProgramReach* reach) {
   std::string name = facts.script_interpreter;
-  if (file_name(name) == "env") {
-    const std::string command = env_command(file, facts.script_argument, reach);
-    if (!command.empty()) name = command;
-  }
-  bool executable = false;
-  const std::string path = name.empty() ? "" : program_find(name, &executable);
   if (name.empty()) {
-    reach->obstacles.push_back(
-        {file + " cannot start: its first line names no interpreter", "write one behind #!"});
-  } else if (path.empty() || !executable) {
-    reach->obstacles.push_back({file + " cannot start: its interpreter " + name + " is " +
-                                    (path.empty() ? "not found" : "not executable"),
-                                "correct its first line, or install the interpreter"});
+    reach->notes.push_back(file + " names no interpreter in its first line, so /bin/sh runs it");
     return "";
   }
-  return path;
+  if (crlf_matters(facts)) {
+    reach->obstacles.push_back({file +
+                                    " cannot start: its lines end in CR LF, as on Windows, and " +
+                                    (facts.script_argument.empty() ? name : facts.script_argument) +
+                                    " followed by a CR is not found",
+                                "convert it: sed -i 's/\\r$//' " + file, kExitNotFound});
+    return "";
+  }
+  std::string command;
+  if (file_name(name) == "env") command = env_command(file, facts.script_argument, reach);
+  if (!command.empty()) name = command;
+  bool executable = false;
+  const std::string path = program_find(name, &executable);
+  if (!path.empty() && executable) return path;
+  // env may have set another PATH, and says itself what it does not find.
+  const int code = !command.empty() ? 0 : path.empty() ? kExitNotFound : kExitNotExecutable;
+  reach->obstacles.push_back({file + " cannot start: its interpreter " + name + " is " +
+                                  (path.empty() ? "not found" : "not executable"),
+                              "correct its first line, or install the interpreter", code});
+  return "";
 }
 
 void finish(ProgramReach* reach) {
   reach->hookable = reach->obstacles.empty();
   if (reach->hookable) return;
-  reach->warning = reach->obstacles.front().what + "; " + reach->obstacles.front().fix;
+  const auto fatal = std::ranges::find_if(
+      reach->obstacles, [](const Obstacle& obstacle) { return obstacle.exit_code != 0; });
+  const Obstacle& worst = fatal != reach->obstacles.end() ? *fatal : reach->obstacles.front();
+  reach->exit_code = worst.exit_code;
+  reach->warning = worst.what + "; " + worst.fix;
   reach->finding = reach->warning;
 }
 
+bool empty_file(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && status.st_size == 0;
+}
+
+Obstacle not_found(const std::string& name) {
+  const std::string what = "there is no program '" + name + "'";
+  if (name.empty()) return {"the program's name is empty", "write one behind --", kExitNotFound};
+  if (name.find('/') == std::string::npos) {
+    if (access(name.c_str(), X_OK) == 0)
+      return {what + " in PATH", "the one in this directory is ./" + name, kExitNotFound};
+    return {what, "check the name and PATH", kExitNotFound};
+  }
+  if (errno == ENOENT) return {what, "check the name", kExitNotFound};
+  return {what + " (" + std::strerror(errno) + ")", "check the name", kExitNotExecutable};
+}
+
+Obstacle not_executable(const std::string& path) {
+  struct stat status {};
+  const bool known = stat(path.c_str(), &status) == 0;
+  if (known && S_ISDIR(status.st_mode))
+    return {"'" + path + "' is a directory", "name a program in it", kExitNotExecutable};
+  if (known && !S_ISREG(status.st_mode))
+    return {"'" + path + "' is no regular file", "name a program", kExitNotExecutable};
+  return {"'" + path + "' is not executable", "chmod +x it, or name its interpreter first",
+          kExitNotExecutable};
+}
+
 }  // namespace
+
+ProgramFile program_locate(const std::string& name) {
+  bool executable = false;
+  ProgramFile found{program_find(name, &executable), {}};
+  if (name == "." || name == "..") found.path = name;
+  if (executable) return found;
+  found.obstacle = found.path.empty() ? not_found(name) : not_executable(found.path);
+  return found;
+}
 
 ProgramReach program_reach(const std::string& path) {
   ProgramReach reach;
@@ -175,7 +241,8 @@ ProgramReach program_reach(const std::string& path) {
     if (depth == kInterpretersMax) {
       reach.obstacles.push_back({path + " cannot start: scripts run by scripts, deeper than the "
                                         "kernel follows",
-                                 "name the last interpreter in its first line"});
+                                 "name the last interpreter in its first line",
+                                 kExitNotExecutable});
       break;
     }
     const std::string interpreter = interpreter_of(file, facts, &reach);
@@ -188,6 +255,8 @@ ProgramReach program_reach(const std::string& path) {
   if (facts.elf) {
     loadable_check(file, facts, &reach);
     reach.finding = file + " can be shared: it " + route_text(reach.route);
+  } else if (!facts.script && empty_file(file)) {
+    reach.obstacles.push_back({file + " is empty, so nothing runs", "copy or build it again"});
   } else if (!facts.script) {
     reach.finding = path + " is neither an ELF file nor a script; nothing can be said about it";
   }

@@ -13,6 +13,13 @@ enum class CudaRoute { kNone, kSharedRuntime, kStaticRuntime, kDriver };
 struct Obstacle {
   std::string what;
   std::string fix;
+  int exit_code = 0;  // of a shell where the program cannot be started; else 0
+};
+
+/// What a name on the command line means.
+struct ProgramFile {
+  std::string path;   // empty = there is none
+  Obstacle obstacle;  // its exit code is 0 if the file may be executed
 };
 
 struct ProgramReach {
@@ -21,10 +28,13 @@ struct ProgramReach {
   std::vector<Obstacle> obstacles;
   std::vector<std::string> notes;  // worth knowing, and no obstacle
   std::string file;                // what ld.so starts: the program, or its script's interpreter
-  std::string warning;             // of the first obstacle; empty = nothing to warn of
+  std::string warning;             // of the worst obstacle; empty = nothing to warn of
+  int exit_code = 0;               // of a shell where it cannot be started; else 0
   std::string finding;             // one line when there is no obstacle
 };
 
+/// Searches PATH as execvp does.
+ProgramFile program_locate(const std::string& name);
 /// The program, and where it is a script its interpreters.
 ProgramReach program_reach(const std::string& path);
 /// Looks at the shared libraries it needs, too. `library_path`: directories looked into first.

@@ -26,9 +26,9 @@ namespace {
 
 using protocol::RefusalCode;
 
-int fail(const std::string& text) {
+int fail(const std::string& text, int exit_code = kExitSluiceFailed) {
   std::fprintf(stderr, "sluice: %s\n", text.c_str());
-  return kExitSluiceFailed;
+  return exit_code;
 }
 
 // What must be there before anybody is asked to wait.
@@ -136,6 +136,17 @@ std::string cut_text(const protocol::Admitted& admitted) {
          "; --memory asks for another quota";
 }
 
+/// Why there are fewer software GPUs than `--soft` asks for; empty = as many as the job needs.
+std::string fewer_text(const RunOptions& options, std::size_t there) {
+  if (options.soft <= there || options.gpu_count > there) return "";
+  const std::string count = std::to_string(there) + (there == 1 ? " GPU" : " GPUs");
+  const std::string asked = "--soft " + std::to_string(options.soft) + ", but ";
+  if (socket_choose(options.socket).named)
+    return asked + "the broker that --socket or SLUICE_SOCKET names has " + count;
+  return asked + count + (there == 1 ? " answers" : " answer") +
+         "; the others are lost: softgpu-ctl clear brings them back";
+}
+
 void say(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "sluice: %s\n", text.c_str());
 }
@@ -199,11 +210,14 @@ std::string refusal_text(const protocol::Refused& refused, bool soft) {
 }
 
 int run_command(const RunOptions& options) {
-  std::string program;
+  const ProgramFile program = program_locate(options.command.front());
   std::string error;
-  if (const int code = launch_check(options.command.front(), &program)) return code;
+  if (program.obstacle.exit_code != 0)
+    return fail(program.obstacle.what + "; " + program.obstacle.fix, program.obstacle.exit_code);
   if (!installation_check(options, &error)) return fail(error);
-  say(program_reach(program).warning);
+  const ProgramReach reach = program_reach(program.path);
+  if (reach.exit_code != 0) return fail(reach.warning, reach.exit_code);
+  say(reach.warning);
   for (const std::string& line : environment_unknown(environment_read(environ))) say(line);
 
   std::string socket;
@@ -211,13 +225,7 @@ int run_command(const RunOptions& options) {
   if (!client) return fail(error);
   const auto snapshot = snapshot_fetch(*client, &error);
   if (!snapshot) return fail(error);
-  const std::size_t there = snapshot->gpus.size();
-  if (options.soft > there && options.gpu_count <= there) {
-    std::fprintf(stderr,
-                 "sluice: --soft %u, but the broker that --socket or SLUICE_SOCKET names has %zu "
-                 "GPU%s\n",
-                 options.soft, there, there == 1 ? "" : "s");
-  }
+  say(fewer_text(options, snapshot->gpus.size()));
   protocol::Admit message;
   if (!admit_make(options, snapshot->gpus, &message, &error)) return fail(error);
 
@@ -248,7 +256,7 @@ int run_command(const RunOptions& options) {
     std::fprintf(stderr, "sluice: your turn; %s runs with %s\n", message.name,
                  grant_text(answer.admitted, snapshot->gpus).c_str());
   }
-  return become(options, program, socket, answer.admitted, snapshot->gpus);
+  return become(options, program.path, socket, answer.admitted, snapshot->gpus);
 }
 
 }  // namespace sluice::cli

@@ -8,7 +8,6 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int kAnswer_ms = 10'000;
 constexpr std::uint64_t kSnapshotBytesMax = 64ull << 20;
 
 template <class T>
@@ -56,11 +55,9 @@ std::optional<Snapshot> snapshot_fetch(Client& client, std::string* error) {
   protocol::SnapshotRequest request;
   protocol::message_init(request, protocol::MessageType::kSnapshotRequest, 1);
   protocol::Envelope envelope;
-  if (!client.send(request) || client.receive(&envelope, kAnswer_ms) != 1) {
-    *error =
-        "the broker does not answer; try again, then ask the administrator, who finds the reason "
-        "in "
-        "its log";
+  const int rc = client.send(request) ? client.receive(&envelope, kAnswer_ms) : 0;
+  if (rc != 1) {
+    *error = no_answer_text(rc, kAnswer_ms);
     return std::nullopt;
   }
   if (envelope.is<protocol::Refused>(protocol::MessageType::kRefused)) {

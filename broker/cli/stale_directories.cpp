@@ -23,10 +23,10 @@ constexpr int kNamesMax = 4096;
 constexpr char kLock[] = "sluiced.sock.lock";
 
 bool name_fits(std::string_view name) {
-  constexpr std::string_view kPrefix = "sluice-";
-  constexpr std::size_t kRandom = 6;  // of mkdtemp
-  return name.size() == kPrefix.size() + kRandom && name.substr(0, kPrefix.size()) == kPrefix &&
-         std::ranges::all_of(name.substr(kPrefix.size()),
+  constexpr std::string_view kPattern = kPrivateDirectory;
+  constexpr std::size_t kPrefix = kPattern.find('X');
+  return name.size() == kPattern.size() && name.substr(0, kPrefix) == kPattern.substr(0, kPrefix) &&
+         std::ranges::all_of(name.substr(kPrefix),
                              [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
@@ -49,6 +49,14 @@ devices::Fd dead_lock(int directory) {
 
 }  // namespace
 
+bool private_socket(const std::string& socket) {
+  std::string_view path = socket;
+  const std::size_t file = path.rfind('/');
+  if (file == path.npos || path.substr(file + 1) != kPrivateSocket) return false;
+  path = path.substr(0, file);
+  return name_fits(path.substr(path.rfind('/') + 1));
+}
+
 void stale_directories_remove(const std::string& parent) {
   DIR* names = opendir(parent.c_str());
   if (names == nullptr) return;
@@ -60,7 +68,7 @@ void stale_directories_remove(const std::string& parent) {
     if (!directory || !own_directory(directory.get())) continue;
     const devices::Fd lock = dead_lock(directory.get());
     if (!lock) continue;
-    for (const char* file : {"log", "sluiced.sock", kLock}) unlinkat(directory.get(), file, 0);
+    for (const char* file : {"log", kPrivateSocket, kLock}) unlinkat(directory.get(), file, 0);
     unlinkat(dirfd(names), entry->d_name, AT_REMOVEDIR);
   }
   closedir(names);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string>
 
+#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/timer.h"
 
 namespace sluice::daemon {
@@ -103,7 +104,7 @@ void Connections::accept(devices::Fd fd) {
   connection->user = user_take(uid);
   if (connection->user == nullptr) {
     refuse(connection->fd.get(), RefusalCode::kNoRoom,
-           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+           std::string("the broker has no file descriptors left; ") + kDescriptorsRemedy);
     return;
   }
   connection->key = connection->user->loop.add(connection->fd.get(), [this, id] {

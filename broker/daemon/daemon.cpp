@@ -20,15 +20,13 @@ constexpr std::int64_t kFirstVisit_ns = 10'000'000'000;
 // One tenant with one process takes five: two pages, founder, process, connection.
 constexpr std::uint64_t kDescriptorsPerConnection = 5;
 constexpr std::uint64_t kDescriptorsKept = 64;
+constexpr rlim_t kDescriptorsUsual = 1024;
 constexpr std::uint64_t kConnectionsMax = 16384;
 
-// Raises the soft limit of descriptors to the hard one. How many there are for clients.
-std::uint64_t descriptors_take() {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-  getrlimit(RLIMIT_NOFILE, &limit);
+/// How many descriptors there are for clients.
+std::uint64_t descriptors_for_clients() {
+  rlimit limit{kDescriptorsUsual, kDescriptorsUsual};
+  getrlimit(RLIMIT_NOFILE, &limit);  // should it fail, the usual limit stands
   return limit.rlim_cur > kDescriptorsKept ? limit.rlim_cur - kDescriptorsKept : 1;
 }
 
@@ -69,7 +67,7 @@ Daemon::Daemon(Log& log, DaemonSetup setup)
     : log_(log),
       setup_(std::move(setup)),
       journal_(journal_make(log_, setup_.state_directory, slow_)),
-      descriptors_(descriptors_take()),
+      descriptors_(descriptors_for_clients()),
       connections_(loop_, log_, limits_divide(descriptors_)),
       engine_(loop_, log_, connections_, slow_, {setup_.gpus, setup_.config, journal_.get()}),
       sessions_(log_, engine_, connections_, loop_, descriptors_shared(descriptors_)),

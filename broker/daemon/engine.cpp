@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 
+#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/named.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
@@ -256,6 +257,25 @@ std::string Engine::named_text(const std::string& text) const {
                       [this](uid_t uid) { return accounts_.name(uid); });
 }
 
+namespace {
+
+/// Why a job cannot have the guaranteed memory that it asks for; empty = it can.
+std::string guarantee_fault(const core::TenantAsked& ask) {
+  if (ask.tenant_class == TenantClass::kExclusive || ask.memory_min == 0) return "";
+  const std::string guarantee = config::size_format(ask.memory_min);
+  const std::string quota = config::size_format(ask.memory_max);
+  if (ask.memory_min > ask.memory_max)
+    return "the guaranteed memory (" + guarantee + ") is above the quota (" + quota +
+           "); raise --memory or lower --memory-min";
+  if (!ask.swap && ask.memory_min < ask.memory_max)
+    return "a guarantee of " + guarantee +
+           " needs a job whose memory may be moved; without that all of its " + quota +
+           " is guaranteed; add --swap or leave --memory-min out";
+  return "";
+}
+
+}  // namespace
+
 void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Admit& message,
                  std::optional<protocol::Register> join) {
   if (!profile.classes[static_cast<std::size_t>(message.tenant_class)]) {
@@ -279,11 +299,8 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   }
   std::uint8_t cut = 0;
   core::TenantAsked event = ask_make(profile, message, *swap, &cut);
-  if (event.memory_min > event.memory_max && event.tenant_class != TenantClass::kExclusive) {
-    refuse(asker.connection, asker.request, RefusalCode::kMalformed,
-           "the guaranteed memory (" + config::size_format(event.memory_min) +
-               ") is above the quota (" + config::size_format(event.memory_max) +
-               "); raise --memory or lower --memory-min");
+  if (const std::string fault = guarantee_fault(event); !fault.empty()) {
+    refuse(asker.connection, asker.request, RefusalCode::kMalformed, fault);
     return;
   }
   event.request = next_request_++;
@@ -308,7 +325,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.join = join;
   if (!pending.pidfd) {
     refuse(asker.connection, asker.request, RefusalCode::kNoRoom,
-           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+           std::string("the broker has no file descriptors left; ") + kDescriptorsRemedy);
     return;
   }
   const core::RequestId request = event.request;

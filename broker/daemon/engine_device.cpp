@@ -100,9 +100,12 @@ void Engine::devices_poll() {
                      "); the broker tries again every half a minute",
                  {});
   for (const protocol::GpuUuid& uuid : news.lost) {
+    const bool software = std::ranges::any_of(
+        gpus_, [&](const ServedGpu& gpu) { return gpu.uuid == uuid && gpu.software; });
     log_.message(Level::kError, "gpu_lost",
-                 "a GPU no longer answers (dmesg has an Xid): its jobs are ended, and it takes no "
-                 "new ones until it has been reset (nvidia-smi -r) and the broker started again",
+                 std::string("a GPU no longer answers: its jobs are ended, and it takes no new "
+                             "ones; ") +
+                     devices::lost_remedy(software) + ", then start the broker again",
                  {{"gpu", devices::uuid_format(uuid)}});
     feed(core::GpuLost{uuid});
   }

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "broker/daemon/engine.h"
+#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
 
@@ -94,7 +95,7 @@ bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* o
   out->command = command;
   if (out->peer.pidfd) return true;
   refuse(asker.connection, asker.request, RefusalCode::kTooManyProcesses,
-         "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+         std::string("the broker has no file descriptors left; ") + kDescriptorsRemedy);
   return false;
 }
 

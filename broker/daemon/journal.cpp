@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,11 +25,46 @@ constexpr std::size_t kRecordsBeforeCompaction = 1024;
 constexpr std::int64_t kRetry_ns = 5'000'000'000;
 constexpr int kTriesMore = 2;
 
-std::string trouble_text(int error) {
-  if (error == EPERM) return "the directory must be the broker's alone: its owner, mode 0700";
-  if (error == ESPIPE) return "it is a pipe, not a file";
-  return std::strerror(error);
+/// What the journal itself finds wrong, beside the errno values of the kernel.
+enum Trouble : int { kDirectoryShared = 4096, kFileForeign, kFileShared, kNotAFile };
+
+constexpr char kElsewhere[] = "give sluiced another directory with --state";
+
+struct TroubleText {
+  std::string what;
+  std::string remedy;
+};
+
+TroubleText trouble_text(int error) {
+  switch (error) {
+    case kDirectoryShared:
+      return {"the directory must be the broker's alone: its owner, mode 0700",
+              "chmod 0700 it, as its owner or root, or "};
+    case kFileForeign:
+      return {"another user owns it", "chown it if only root could have written it, or "};
+    case kFileShared:
+      return {"others can write it", "chmod 0600 it if only root could have written it, or "};
+    case kNotAFile:
+      return {"it is not a regular file", "move it away, or "};
+    case ELOOP:
+      return {"it is a symbolic link", "move it away, or "};
+    case EPERM:
+      return {"Operation not permitted; is it immutable? lsattr shows that",
+              "chattr -i the files and the directory, or "};
+    case EACCES:
+      return {std::strerror(error), "run sluiced as the directory's owner, or "};
+    case ENOSPC:
+    case EDQUOT:
+      return {std::strerror(error), "free some space there, or "};
+    default:
+      return {std::strerror(error), "mend that, or "};
+  }
 }
+
+/// Whether another try in a moment is of no use.
+bool lasting(int error) { return error >= kDirectoryShared || error == EPERM || error == ELOOP; }
+
+bool foreign(uid_t owner) { return owner != 0 && owner != geteuid(); }
 
 void pause_now() {
   const timespec pause{0, 10'000'000};
@@ -60,30 +96,18 @@ Journal::~Journal() {
   if (lock_fd_ >= 0) files_->close(lock_fd_);
 }
 
-namespace {
-
-std::string remedy(int error) {
-  const std::string elsewhere = "give sluiced another directory with --state";
-  if (error == EPERM) return "chmod 0700 it, as its owner or root, or " + elsewhere;
-  if (error == EACCES) return "run sluiced as the directory's owner, or " + elsewhere;
-  if (error == ENOSPC || error == EDQUOT) return "free some space there, or " + elsewhere;
-  return "mend that, or " + elsewhere;
-}
-
-}  // namespace
-
 void Journal::fault_say(const char* what, int error) {
   ++faults_;
   trouble_ = error;
-  if (error == EPERM) tries_left_ = 0;  // that does not pass
+  if (lasting(error)) tries_left_ = 0;
   if (said_ || tries_left_ > 0) return;
   said_ = true;
+  const TroubleText text = trouble_text(error);
   log_.message(Level::kError, "journal_failed",
-               "cannot " + std::string(what) + " the journal in " + directory_ + " (" +
-                   trouble_text(error) +
+               "cannot " + std::string(what) + " the journal in " + directory_ + " (" + text.what +
                    "); jobs come and go as ever, but a broker started anew would not know those of "
                    "now; " +
-                   remedy(error),
+                   text.remedy + kElsewhere,
                {});
 }
 
@@ -97,7 +121,7 @@ bool Journal::directory_take(std::string* error) {
   mode_t mode = 0;
   int rc = files_->look_at_directory(directory_.c_str(), &owner, &mode);
   if (rc == -ENOENT && made < 0) rc = made;
-  if (rc == 0 && ((owner != 0 && owner != geteuid()) || (mode & 0077) != 0)) rc = -EPERM;
+  if (rc == 0 && (foreign(owner) || (mode & 0077) != 0)) rc = -kDirectoryShared;
   if (rc < 0) {
     fault_say("use", -rc);
     return false;
@@ -149,10 +173,28 @@ bool Journal::refuse_if_there(std::string* error) {
   if (fd == -ENOENT || fd == -ENOTDIR) return false;
   if (fd >= 0) files_->close(fd);
   *error = "there is a journal in " + directory_ + " that cannot be used (" +
-           trouble_text(trouble_) +
+           trouble_text(trouble_).what +
            "), and the memory of the jobs in it would be promised again; put that right, or move " +
            path(kFile) + " away to begin without those jobs";
   return true;
+}
+
+// As of the directory: a file that others can write is not believed. The keys in one that others
+// can read are known to them for as long as their jobs live; the rewrite at the start makes it
+// private.
+int Journal::file_check(int fd) {
+  uid_t owner = 0;
+  mode_t mode = 0;
+  if (const int rc = files_->look_at_file(fd, &owner, &mode); rc < 0) return rc;
+  if (!S_ISREG(mode)) return -kNotAFile;  // a pipe without a writer reads as an empty file
+  if (foreign(owner)) return -kFileForeign;
+  if ((mode & 0022) != 0) return -kFileShared;
+  if ((mode & 0044) != 0)
+    log_.message(Level::kWarning, "journal_readable",
+                 "others could read the journal in " + directory_ +
+                     ", and the keys of its jobs; it is written anew with mode 0600",
+                 {});
+  return 0;
 }
 
 bool Journal::bytes_read(std::string* out) {
@@ -162,10 +204,9 @@ bool Journal::bytes_read(std::string* out) {
     fault_say("read", -fd);
     return false;
   }
-  // A pipe without a writer reads as an empty file.
-  if (lseek(fd, 0, SEEK_CUR) < 0 && errno == ESPIPE) {
+  if (const int rc = file_check(fd); rc < 0) {
     files_->close(fd);
-    fault_say("read", ESPIPE);
+    fault_say("read", -rc);
     return false;
   }
   char buffer[16384];
@@ -249,8 +290,9 @@ int Journal::write_all(int fd, std::string_view bytes) {
 int Journal::rewrite(bool synced) {
   const std::string fresh = path(kNewFile);
   const std::string image = writer_.image(state_);
-  const int fd =
-      files_->open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_NOFOLLOW, kFileMode);
+  // What is left under that name may have any mode and owner.
+  if (const int rc = files_->remove(fresh.c_str()); rc < 0 && rc != -ENOENT) return rc;
+  const int fd = files_->open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, kFileMode);
   int rc = fd < 0 ? fd : write_all(fd, image);
   if (rc == 0 && synced) rc = files_->sync(fd);
   if (rc == 0) rc = files_->rename(fresh.c_str(), path(kFile).c_str());

@@ -66,6 +66,7 @@ class Journal {
 
  private:
   bool directory_take(std::string* error);
+  int file_check(int fd);
   bool bytes_read(std::string* out);
   bool refuse_if_there(std::string* error);
   void sync_later();
@@ -94,7 +95,7 @@ class Journal {
   bool seen_ = false;                // what the directory had at first was looked at
   int tries_left_ = 0;               // of opening: nothing is said before the last
   bool said_ = false;                // the present trouble is in the log
-  int trouble_ = 0;                  // errno of the last failure
+  int trouble_ = 0;                  // errno or Trouble of the last failure
   std::uint64_t faults_ = 0;
   std::uint64_t lost_ = 0;
   std::int64_t tried_ns_ = 0;

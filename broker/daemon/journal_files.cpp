@@ -35,6 +35,14 @@ int JournalFiles::open(const char* path, int flags, mode_t mode) {
   return or_errno(::open(path, flags | O_CLOEXEC, mode));
 }
 
+int JournalFiles::look_at_file(int fd, uid_t* owner, mode_t* mode) {
+  struct stat status {};
+  if (fstat(fd, &status) < 0) return -errno;
+  *owner = status.st_uid;
+  *mode = status.st_mode;
+  return 0;
+}
+
 int JournalFiles::lock(int fd) { return or_errno(flock(fd, LOCK_EX | LOCK_NB)); }
 
 ssize_t JournalFiles::read(int fd, void* bytes, std::size_t size) {
@@ -50,6 +58,8 @@ int JournalFiles::sync(int fd) { return or_errno(fsync(fd)); }
 int JournalFiles::truncate(int fd, off_t size) { return or_errno(ftruncate(fd, size)); }
 
 int JournalFiles::rename(const char* from, const char* to) { return or_errno(::rename(from, to)); }
+
+int JournalFiles::remove(const char* path) { return or_errno(unlink(path)); }
 
 int JournalFiles::close(int fd) { return or_errno(::close(fd)); }
 

@@ -15,6 +15,8 @@ class JournalFiles {
   /// Owner and permissions of a directory; -ENOTDIR for anything else.
   virtual int look_at_directory(const char* path, uid_t* owner, mode_t* mode);
   virtual int open(const char* path, int flags, mode_t mode);
+  /// Owner, and kind and permissions, of an open file.
+  virtual int look_at_file(int fd, uid_t* owner, mode_t* mode);
   /// Exclusive, without waiting; it ends with the descriptor.
   virtual int lock(int fd);
   virtual ssize_t read(int fd, void* bytes, std::size_t size);
@@ -22,6 +24,7 @@ class JournalFiles {
   virtual int sync(int fd);
   virtual int truncate(int fd, off_t size);
   virtual int rename(const char* from, const char* to);
+  virtual int remove(const char* path);
   virtual int close(int fd);
 };
 

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "broker/daemon/daemon.h"
+#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/kernel.h"
 #include "broker/daemon/notify.h"
 #include "broker/daemon/options.h"
@@ -109,6 +110,7 @@ int main(int argc, char** argv) {
   }
   // Helpers that live on would keep the starter waiting.
   if (options.ready_fd >= 0) fcntl(options.ready_fd, F_SETFD, FD_CLOEXEC);
+  const std::string low_limit = daemon::inherited_limits_take();
   daemon::Log log;
   if (!options.log_path.empty()) {
     if (const int error = log.file_open(options.log_path)) {
@@ -116,6 +118,7 @@ int main(int argc, char** argv) {
                   "cannot write the log " + options.log_path + ": " + std::strerror(error));
     }
   }
+  if (!low_limit.empty()) return fail(log, options.ready_fd, low_limit);
   if (const std::string missing = daemon::kernel_lacks(); !missing.empty())
     return fail(log, options.ready_fd, missing);
   if (options.realtime) realtime_begin(log);

@@ -1,6 +1,7 @@
 // Order of messages per connection.
 #include "broker/daemon/sessions.h"
 
+#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/validate.h"
 
 namespace sluice::daemon {
@@ -71,11 +72,10 @@ bool Sessions::user_full(const Asker& asker) {
   const std::uint32_t taken = each[uid];
   const std::uint64_t part = part_of_user(descriptors_max_, all, taken, each.size());
   if (taken < part) return false;
-  engine_.refuse(asker.connection, asker.request, RefusalCode::kUserLimit,
-                 "the programs of user " + engine_.user_name(uid) + " take " +
-                     std::to_string(taken) +
-                     " of the broker's file descriptors, as many as one user's may; end some, or "
-                     "raise the broker's LimitNOFILE");
+  engine_.refuse(
+      asker.connection, asker.request, RefusalCode::kUserLimit,
+      "the programs of user " + engine_.user_name(uid) + " take " + std::to_string(taken) +
+          " of the broker's file descriptors, as many as one user's may; " + kDescriptorsRemedy);
   return true;
 }
 

@@ -36,8 +36,6 @@ std::string remedy(Return code) {
       return "this user may not open the GPU device files; check the permissions of /dev/nvidia*";
     case kLibraryNotFound:
       return "NVML found no driver library; install the NVIDIA driver";
-    case kGpuIsLost:
-      return "the GPU no longer answers (dmesg has an Xid); reset it (nvidia-smi -r) or reboot";
     case kLibRmVersionMismatch:
       return "the driver's library and kernel module differ in version; reboot or reload the "
              "module after the upgrade";
@@ -53,6 +51,11 @@ bool symbol_load(void* library, const char* name, F* out) {
 }
 
 }  // namespace
+
+const char* lost_remedy(bool software) {
+  return software ? "bring it back with softgpu-ctl clear"
+                  : "reset it (nvidia-smi -r) or reboot (dmesg has an Xid)";
+}
 
 struct Nvml::Table {
   struct Memory {
@@ -94,7 +97,8 @@ struct Nvml::Table {
   bool load(const char* path, DeviceError* error);
   Return read(unsigned index, GpuInfo* out, std::string* foreign_uuid) const;
   std::string why(Return code) const {
-    return std::string(error_string(code)) + "; " + remedy(code);
+    return std::string(error_string(code)) + "; " +
+           (code == kGpuIsLost ? lost_remedy(software_fault != nullptr) : remedy(code));
   }
   std::string start_fault(Return code) const;
   Device device(const protocol::GpuUuid& uuid) const {

@@ -36,6 +36,9 @@ struct DeviceError {
 inline constexpr char kNvmlLibrary[] = "libnvidia-ml.so.1";
 inline constexpr char kSoftwareNamePrefix[] = "Software GPU";
 
+/// How a GPU that has fallen off the bus is brought back.
+const char* lost_remedy(bool software);
+
 /// One opened NVML. Single-threaded use.
 class Nvml {
  public:

@@ -31,7 +31,11 @@ const char* const kWhyUsage =
     "\n"
     "Needs no privileges for one's own jobs; with those for BPF (root, or CAP_BPF and\n"
     "CAP_PERFMON) what threads did is exact, without them it is sampled. Exit codes: 0 = told,\n"
-    "1 = no broker, no such job or another user's, 2 = called wrongly.\n";
+    "1 = no broker (waited for 2 s), no such job or another user's, 2 = called wrongly.\n"
+    "\n"
+    "examples:\n"
+    "  sluice why --for 2s\n"
+    "  sluice why train --json\n";
 
 std::optional<WhyOptions> why_options_parse(const std::vector<std::string>& arguments,
                                             std::string* error) {

@@ -129,7 +129,7 @@ def tenants_make(server, count):
     kept = []
     for _ in range(count):
         client = Client(server.socket)
-        granted = client.ask(admit(memory=64 * MIB, memory_min=33 * MIB, flags=NO_WAIT))
+        granted = client.ask(admit(memory=64 * MIB, memory_min=33 * MIB, flags=NO_WAIT | SWAP))
         if granted.kind != ADMITTED:
             sys.exit(f"broker_bench: {granted.text}")
         joined = client.ask(register(granted.tenant, granted.key))

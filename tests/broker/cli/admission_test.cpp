@@ -74,6 +74,9 @@ TEST(Admit, LongNamesAreCut) {
   std::string error;
   ASSERT_TRUE(admit_make(run, {}, &admit, &error));
   EXPECT_EQ(std::strlen(admit.name), protocol::kNameBytes - 1);
+  run.name = "job-" + std::string(8, '-') + "日本語日本語日本語";
+  ASSERT_TRUE(admit_make(run, two_gpus(), &admit, &error)) << error;
+  EXPECT_STREQ(admit.name, "job---------日本語日本語") << "whole characters";
 }
 
 TEST(GpuFind, Texts) {

@@ -99,7 +99,7 @@ TEST(FullBroker, WithoutAWord) {
   ASSERT_TRUE(client) << error;
   broker.turn_away(false);
   EXPECT_FALSE(snapshot_fetch(*client, &error));
-  EXPECT_THAT(error, testing::StartsWith("the broker does not answer; "));
+  EXPECT_THAT(error, testing::StartsWith("the broker closed the connection without an answer; "));
   EXPECT_THAT(error, testing::HasSubstr("ask the administrator"));
   EXPECT_THAT(error, testing::Not(testing::HasSubstr("restart")));
 }

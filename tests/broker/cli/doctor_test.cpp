@@ -39,6 +39,9 @@ TEST(Findings, ALostGpuOfTheBrokerIsBroken) {
   EXPECT_EQ(found.verdict, Verdict::kBroken);
   EXPECT_EQ(found.detail, "/s, 2 GPUs; lost: GPU 1 (GPU-00000000-0000-0000-0000-000000000000)");
   EXPECT_NE(found.fix.find("nvidia-smi -r"), std::string::npos);
+  for (auto& gpu : snapshot.gpus) gpu.software = 1;
+  const Finding soft = broker_gpus_check(snapshot, {Verdict::kGood, "broker", "s", ""});
+  EXPECT_EQ(soft.fix, "bring it back with softgpu-ctl clear, then start the broker again");
 }
 
 TEST(Findings, AsJson) {

@@ -32,6 +32,9 @@ TEST(Elf, Scripts) {
   EXPECT_TRUE(env.script);
   EXPECT_EQ(env.script_interpreter, "/usr/bin/env");
   EXPECT_EQ(env.script_argument, "-S python3 -u");
+  EXPECT_TRUE(env.script_crlf);
+  EXPECT_FALSE(elf_read("#!/bin/sh\necho\r\n").script_crlf);
+  EXPECT_EQ(elf_read("#!/bin/sh\r\n").script_interpreter, "/bin/sh");
   EXPECT_EQ(elf_read("#! /bin/sh\n").script_interpreter, "/bin/sh");
   EXPECT_EQ(elf_read("#! /bin/sh\n").script_argument, "");
   EXPECT_EQ(elf_read("#!").script_interpreter, "");
@@ -54,6 +57,16 @@ TEST(Elf, Machines) {
   bytes[18] = 0;
   bytes[19] = EM_PPC64;
   EXPECT_EQ(machine_name(elf_read(bytes)), "ppc64");
+}
+
+TEST(Elf, AFileThatIsCutOffIsKnown) {
+  const std::string good = bytes_of("/bin/true");
+  EXPECT_FALSE(elf_read(good).cut_off);
+  EXPECT_FALSE(elf_read(own_bytes()).cut_off);
+  for (const std::size_t size : {std::size_t{100}, std::size_t{1000}, good.size() / 2}) {
+    EXPECT_TRUE(elf_read(good.substr(0, size)).elf);
+    EXPECT_TRUE(elf_read(good.substr(0, size)).cut_off) << size;
+  }
 }
 
 TEST(Elf, DamagedFilesAreReadSafely) {

@@ -133,12 +133,17 @@ TEST(CommandOptions, Mistakes) {
   };
   for (const Row& row : {
            Row{CommandVerb::kSuspend, {}, "suspend takes a job, by its number or name"},
-           Row{CommandVerb::kResume, {"a", "b"}, "resume knows no option 'b'"},
+           Row{CommandVerb::kResume, {"a", "b"}, "resume is given a word too many, 'b'; see"},
+           Row{CommandVerb::kMove,
+               {"a", "7"},
+               "move is given a word too many, '7'; a GPU is named with --gpu 7; see"},
            Row{CommandVerb::kResume, {"a", "--gpu", "1"}, "resume knows no option '--gpu'"},
            Row{CommandVerb::kMove, {"a"}, "move takes --gpu with an index or UUID"},
            Row{CommandVerb::kMove, {"--gpu", "1"}, "move takes a job"},
            Row{CommandVerb::kDrain, {}, "drain takes --gpu"},
-           Row{CommandVerb::kUndrain, {"a", "--gpu", "0"}, "undrain knows no option 'a'"},
+           Row{CommandVerb::kUndrain,
+               {"a", "--gpu", "0"},
+               "undrain is given a word too many, 'a'; a GPU is named with --gpu a; see"},
        }) {
     CommandOptions options = command(row.verb);
     testing::internal::CaptureStderr();

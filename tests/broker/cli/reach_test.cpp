@@ -126,7 +126,8 @@ TEST_F(Reach, ScriptsAreFollowedToWhatRunsThem) {
                                        inner + " is a script, run by /bin/sh"));
   EXPECT_THAT(obstacle(file("static", "#!/sbin/ldconfig\n")),
               HasSubstr("/sbin/ldconfig is static"));
-  EXPECT_THAT(obstacle(file("none", "#!\n")), HasSubstr("names no interpreter"));
+  EXPECT_THAT(program_reach(file("none", "#!\n")).notes,
+              ElementsAre(HasSubstr("names no interpreter in its first line, so /bin/sh runs it")));
   EXPECT_THAT(obstacle(file("lost", "#!/nonexistent/python\n")),
               HasSubstr("its interpreter /nonexistent/python is not found"));
   EXPECT_THAT(obstacle(file("plain", "#!" + file("text", "x", 0644) + "\n")),
@@ -136,6 +137,61 @@ TEST_F(Reach, ScriptsAreFollowedToWhatRunsThem) {
 TEST_F(Reach, ScriptsThatRunThemselvesEnd) {
   EXPECT_THAT(obstacle(file("loop", "#!" + directory + "/loop\n")),
               HasSubstr("deeper than the kernel follows"));
+}
+
+/// The exit codes are the shell's.
+TEST_F(Reach, WhatCannotStartIsKnownBeforeItWaits) {
+  EXPECT_EQ(program_reach("/bin/true").exit_code, 0);
+  EXPECT_EQ(program_reach(file("setuid", "x", 04755)).exit_code, 0) << "only its limits are";
+  EXPECT_EQ(program_reach(file("lost", "#!/nonexistent/python\n")).exit_code, 127);
+  EXPECT_EQ(program_reach(file("closed", "#!" + file("text", "x", 0644) + "\n")).exit_code, 126);
+  EXPECT_EQ(program_reach(file("loop", "#!" + directory + "/loop\n")).exit_code, 126);
+  EXPECT_EQ(program_reach(patched("loader", "/lib64/ld-linux-x86-64.so.2", "/lib/none")).exit_code,
+            127);
+  const std::string half = file("half", file_bytes("/bin/true").substr(0, 5000));
+  EXPECT_THAT(obstacle(half), HasSubstr(half + " cannot start: it is cut off"));
+  EXPECT_EQ(program_reach(half).exit_code, 126);
+  EXPECT_EQ(program_reach(file("path", "#!/usr/bin/env -S PATH=/opt x\n")).exit_code, 0)
+      << "env may know better";
+}
+
+TEST_F(Reach, ScriptsOfWindows) {
+  for (const char* line : {"#!/bin/sh\r\n", "#!/usr/bin/env sh\r\n"}) {
+    const std::string path = file("crlf", line);
+    EXPECT_THAT(obstacle(path), HasSubstr("its lines end in CR LF, as on Windows"));
+    EXPECT_THAT(program_reach(path).warning, HasSubstr("sed -i 's/\\r$//' " + path));
+    EXPECT_EQ(program_reach(path).exit_code, 127);
+  }
+  EXPECT_EQ(program_reach(file("split", "#!/usr/bin/env -S sh\r\n")).exit_code, 0);
+}
+
+TEST_F(Reach, AnEmptyFileIsNamed) {
+  const std::string empty = file("empty", "");
+  EXPECT_THAT(obstacle(empty), HasSubstr("is empty"));
+  EXPECT_EQ(program_reach(empty).exit_code, 0) << "the shell runs it";
+}
+
+TEST_F(Reach, NamesThatMeanNoProgram) {
+  const auto why = [](const std::string& name, int code) {
+    const ProgramFile found = program_locate(name);
+    EXPECT_EQ(found.obstacle.exit_code, code) << name;
+    return found.obstacle.what + "; " + found.obstacle.fix;
+  };
+  EXPECT_EQ(why("/bin/true", 0), "; ");
+  EXPECT_THAT(program_locate("true").path, testing::EndsWith("/true"));
+  EXPECT_THAT(why("", 127), HasSubstr("the program's name is empty"));
+  EXPECT_THAT(why("no-such-program", 127), HasSubstr("there is no program 'no-such-program'"));
+  EXPECT_THAT(why("/nonexistent/x", 127), HasSubstr("there is no program '/nonexistent/x'"));
+  EXPECT_THAT(why("/bin/true/x", 126), HasSubstr("Not a directory"));
+  EXPECT_THAT(why(directory, 126), HasSubstr("is a directory"));
+  EXPECT_THAT(why("..", 126), HasSubstr("is a directory"));
+  EXPECT_THAT(why("/dev/null", 126), HasSubstr("is no regular file"));
+  EXPECT_THAT(why(file("closed", "x", 0644), 126), HasSubstr("is not executable; chmod +x it"));
+  file("only-here", "x");
+  const std::string before = std::filesystem::current_path();
+  std::filesystem::current_path(directory);
+  EXPECT_THAT(why("only-here", 127), HasSubstr("the one in this directory is ./only-here"));
+  std::filesystem::current_path(before);
 }
 
 TEST_F(Reach, EnvIsLookedThrough) {

@@ -78,6 +78,15 @@ TEST(Table, WordForWord) {
           n + ": there is room, but train of user ada asked\n  before\n");
 }
 
+TEST(Table, ColumnsStandUnderEachOtherInEveryScript) {
+  Snapshot snapshot = sample();
+  std::strcpy(snapshot.tenants[0].name, "日本語");
+  EXPECT_THAT(status_table(snapshot), HasSubstr("JOB  NAME    USER  CLASS"));
+  EXPECT_THAT(status_table(snapshot), HasSubstr("\n5    日本語  ada   inference"));
+  std::strcpy(snapshot.tenants[0].name, "größer");
+  EXPECT_THAT(status_table(snapshot), HasSubstr("JOB  NAME    USER  CLASS"));
+}
+
 TEST(Table, AWeightIsCalledOne) {
   Snapshot snapshot = sample();
   EXPECT_THAT(status_json(snapshot, "s"), HasSubstr("\"sm\": \"guaranteed\""));

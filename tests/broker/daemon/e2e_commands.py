@@ -154,7 +154,10 @@ class Run(BrokerTest):
             (("--memroy", "1GiB"), "did you mean --memory?"),
             (("--no-wait", "--timeout", "1s", "--", "true"), "exclude each other"),
             (("--memory", "1GiB", "--memory-min", "2GiB", "--", "true"), "--memory-min is above --memory"),
-            (("--class", "exclusive", "--memory", "1GiB", "--", "true"), "owns whole GPUs"),
+            (("--class", "exclusive", "--memory", "1GiB", "--", "true"), "so --memory means nothing to it"),
+            (("--class", "exclusive", "--memory-min", "1GiB", "--", "true"), "so --memory-min means nothing to it"),
+            (("--class", "exclusive", "--sm", "20", "--", "true"), "so --sm means nothing to it"),
+            (("--memory", "1GiB", "--memory-min", "512MiB", "--", "true"), "add --swap or leave --memory-min out"),
             (("--gpus", "2", "--gpu", "0", "--", "true"), "leave --gpus out"),
         ):
             with self.subTest(arguments):
@@ -284,6 +287,44 @@ class Others(BrokerTest):
         env = environment()
         del env["LD_LIBRARY_PATH"]
         self.assertEqual(self.sluice("doctor", "--soft", env=env).returncode, 0)
+
+    def test_a_broker_that_hangs_is_not_waited_for(self):
+        server = self.broker()
+        os.kill(server.process.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, server.process.pid, signal.SIGCONT)
+        commands = (("status",), ("doctor",), ("run", "--", "true"), ("suspend", "1"), ("drain", "--gpu", "0"))
+        running = [subprocess.Popen([program("sluice"), command[0], "--socket", server.socket, *command[1:]], env=environment(),
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                   for command in commands]
+        for command, process in zip(commands, running):
+            said = process.communicate(timeout=PATIENCE_S)[0]
+            self.assertEqual(process.returncode, 125 if command[0] == "run" else 1, said)
+            self.assertIn("the broker does not answer within 10 s", said)
+        self.assertIn("exit codes: 0, 1 no broker answers (waited for 10 s)", self.sluice("status", "--help").stdout)
+
+    def test_examples_of_the_help_pages_work_as_printed(self):
+        server = self.broker()
+        place = pathlib.Path(tempfile.mkdtemp(prefix="sluice-e2e-"))
+        self.addCleanup(shutil.rmtree, place, True)
+        (place / "train.py").write_text("import time\ntime.sleep(0.5)\n")
+        for name, text in (("serve", "exit 0"), ("vector_add", "exit 0"), ("quick_look", "exit 0"), ("sluice-train", "exit 0"),
+                           ("jq", "cat")):
+            (place / name).write_text(f"#!/bin/sh\n{text}\n")
+            (place / name).chmod(0o755)
+        shutil.copy("/bin/true", place / "train")
+        env = environment(SLUICE_SOCKET=str(server.socket),
+                          PATH=f"{e2e_support.INSTALLATION}/bin:{place}:{os.environ['PATH']}")
+        for page in ("", "run", "status", "suspend", "resume", "move", "drain", "undrain", "config", "reload", "doctor"):
+            with self.subTest(page=page):
+                text = self.sluice("help", *([page] if page else [])).stdout
+                lines = re.search(r"^examples?:\n((?:  .*\n)+)", text, re.M)[1]
+                named = self.job(server, "--name", "train", "--memory", "64M") if page in ("resume", "move") else None
+                result = subprocess.run(["timeout", "60", "sh", "-e", "-c", lines + "wait\n"], env=env, cwd=place, text=True,
+                                        stdin=subprocess.DEVNULL, capture_output=True, check=False)
+                self.assertEqual(result.returncode, 0, f"{lines}{result.stdout}{result.stderr}")
+                if named is not None:
+                    named.kill()
+                wait_until("its jobs have ended", lambda: server.tenants() == [])
 
     def test_help_and_suggestions(self):
         self.assertIn("sluice run --memory 2GiB", self.sluice("help").stdout)

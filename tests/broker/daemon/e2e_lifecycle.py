@@ -97,6 +97,57 @@ class Private(BrokerTest):
                              env=dict(self.env, FAKE_FAULT="crash"))
         self.assertEqual([gpu["context_bytes"] for gpu in json.loads(result.stdout)["gpus"]], [0, 0])
 
+    def limited(self, limits, *command):
+        """`sluice run` under limits as ulimit sets them."""
+        return subprocess.run(["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", program("sluice"), "run", "--memory", "64MiB", "--",
+                               *command], env=self.env, timeout=PATIENCE_S, stdin=subprocess.DEVNULL, check=False,
+                              capture_output=True, text=True)
+
+    def test_a_soft_limit_of_the_user_is_the_programs_and_not_the_brokers(self):
+        for option, low in (("n", "20"), ("f", "0")):
+            result = self.limited(f"-S{option} {low}", "sh", "-c", f"ulimit -S{option}; {program('sluice')} status --json | cat")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            limit, status = result.stdout.split("\n", 1)
+            self.assertEqual(limit, low)
+            self.assertEqual(len(json.loads(status)["tenants"]), 1)
+            self.assert_gone()
+
+    def test_a_hard_limit_that_is_too_low_is_named(self):
+        for limits, text in (("-n 100", "the broker needs 128 open files and the limit is 100; raise it (ulimit -n, or LimitNOFILE"),
+                             ("-n 16", "open files and the limit is 16; raise it (ulimit -n"),
+                             ("-n 6", "open files and the limit is 6; raise it (ulimit -n"),
+                             ("-n 4", "Too many open files; raise the limit (ulimit -n)"),
+                             ("-f 8", "the broker needs files of 16 MiB and the limit is 4 KiB; raise it (ulimit -f, or LimitFSIZE"),
+                             ("-f 0", "files of 16 MiB and the limit is 0 B; raise it (ulimit -f")):
+            with self.subTest(limits=limits):
+                result = self.limited(limits, "true")
+                self.assertEqual(result.returncode, 125)
+                self.assertRegex(result.stderr, r"^sluice: [^\n]*\n$")
+                self.assertIn(text, result.stderr)
+                self.assert_gone()
+
+    def test_a_log_that_may_not_grow_ends_no_broker(self):
+        server = self.broker(before=["prlimit", f"--fsize={16 << 20}"])
+        server.log_path.open("ab").truncate(16 << 20)
+        client = self.client(server)
+        self.assertEqual(client.ask(admit()).kind, ADMITTED)
+        self.assertEqual(len(server.tenants()), 1)
+
+    def test_a_private_broker_that_was_killed_is_named(self):
+        """Nothing is put in its place: what it promised is in use."""
+        inner = (f'read pid; kill -9 "$pid"; while kill -0 "$pid" 2>/dev/null; do sleep 0.01; done; for c in status "run -- true" '
+                 f'"suspend 1" doctor; do {program("sluice")} $c 2>&1; echo "exit $?"; done; echo goes on')
+        job = subprocess.Popen([program("sluice"), "run", "--", "sh", "-c", inner], env=self.env, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pid = wait_until("the broker runs", self.pid_of_broker)
+        said = job.communicate(f"{pid}\n", timeout=PATIENCE_S)[0]
+        self.assertEqual(job.returncode, 0)
+        self.assertEqual(re.findall(r"^exit (.*)", said, re.M), ["1", "125", "1", "1"], said)
+        self.assertEqual(len(re.findall(r"the private broker of this sluice run has ended", said)), 4, said)
+        self.assertIn("goes on", said)
+        self.assertNotIn("systemctl", said)
+        self.assertEqual(self.sluice("run", "--", "true", env=self.env).returncode, 0, "the next command has one of its own")
+
     def test_everything_killed_leaves_no_process(self):
         job = subprocess.Popen([program("sluice"), "run", "--", "sleep", "1000"], env=self.env, stderr=subprocess.PIPE)
         wait_until("the broker runs", self.pid_of_broker)

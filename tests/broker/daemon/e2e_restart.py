@@ -37,7 +37,7 @@ class Restart(Remembering):
     def test_tenants_come_back_as_they_were(self):
         server = self.remembering()
         jobs = [self.job(server, "--name", "plain"), self.job(server, "--memory", "300MiB", "--memory-min", "200MiB",
-                "--sm", "40", "--sm-mode", "fixed", "--class", "debug"), self.job(server, "--gpus", "2", "--memory", "64MiB")]
+                "--swap", "--sm", "40", "--sm-mode", "fixed", "--class", "debug"), self.job(server, "--gpus", "2", "--memory", "64MiB")]
         for number, job in enumerate(jobs):
             job.ask("register")
             job.ask(f"claim 0 held {(number + 33) * MIB}")
@@ -246,6 +246,50 @@ class Restart(Remembering):
         self.state.chmod(0o700)
         server.start()
         self.assertEqual(len(server.tenants()), 1)
+
+    def test_a_journal_that_others_can_write_ends_the_start(self):
+        server = self.remembering()
+        self.job(server)
+        journal = self.state / "journal"
+        for mode in (0o620, 0o602, 0o666):
+            with self.subTest(mode=oct(mode)):
+                server.kill()
+                journal.chmod(mode)
+                server.start()
+                self.assertRegex(server.word, "^sluice: there is a journal in .* that cannot be used .*others can write it")
+                server.process.wait(PATIENCE_S)
+                journal.chmod(0o600)
+                server.start()
+                self.assertEqual(len(server.tenants()), 1)
+
+    def test_a_journal_that_others_can_read_is_written_anew_and_that_is_said(self):
+        server = self.remembering()
+        self.job(server)
+        server.kill()
+        journal = self.state / "journal"
+        journal.chmod(0o644)
+        (self.state / "journal.new").touch(0o644)  # left by a broker that died, or by a careless hand
+        server.start()
+        self.assertEqual(len(server.tenants()), 1)
+        self.assertEqual(server.log().count("event=journal_readable"), 1)
+        self.assertEqual(journal.stat().st_mode & 0o777, 0o600)
+
+    def test_a_journal_that_is_no_file_is_named(self):
+        server = self.remembering()
+        journal = self.state / "journal"
+        for text, make in (("it is a symbolic link", lambda: journal.symlink_to(self.state / "kept")),
+                           ("it is not a regular file", journal.mkdir),
+                           ("it is not a regular file", lambda: os.mkfifo(journal, 0o600))):
+            server.kill()
+            journal.rename(self.state / "kept")
+            make()
+            server.start()
+            self.assertIn(text, server.word)
+            server.process.wait(PATIENCE_S)
+            (journal.rmdir if journal.is_dir() and not journal.is_symlink() else journal.unlink)()
+            (self.state / "kept").rename(journal)
+            server.start()
+            self.assertEqual(server.word, "ready\n")
 
     def test_goes_on_where_it_cannot_write(self):
         server = self.broker(options=["--state", "/proc/sluice"])

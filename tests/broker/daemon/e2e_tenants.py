@@ -14,7 +14,7 @@ class Admission(BrokerTest):
     def test_grant_carries_what_was_asked(self):
         server = self.broker()
         client = self.client(server)
-        granted = client.ask(admit(memory=512 * MIB, memory_min=128 * MIB, tenant_class=INFERENCE, sm=40, name=b"serve"))
+        granted = client.ask(admit(memory=512 * MIB, memory_min=128 * MIB, flags=SWAP, tenant_class=INFERENCE, sm=40, name=b"serve"))
         self.assertEqual(granted.kind, ADMITTED)
         self.assertEqual((granted.memory_max, granted.memory_min, granted.sm_percent, granted.tenant_class),
                          (512 * MIB, 128 * MIB, 40, INFERENCE))
@@ -52,7 +52,12 @@ class Admission(BrokerTest):
         self.assert_refused(self.client(server).ask(admit(gpus=3)), TOO_MANY_GPUS)
         self.assert_refused(self.client(server).ask(admit(pinned=(b"\x77" * 16,))), NO_SUCH_GPU)
         self.assert_refused(self.client(server).ask(admit(memory=64 * MIB, memory_min=65 * MIB)), MALFORMED)
-        self.assertEqual(server.status()["broker"]["refusals"], 4)
+        without = self.client(server).ask(admit(memory=64 * MIB, memory_min=63 * MIB))
+        self.assert_refused(without, MALFORMED)
+        self.assertEqual(without.text, "a guarantee of 63 MiB needs a job whose memory may be moved; without that all of its 64 MiB "
+                                       "is guaranteed; add --swap or leave --memory-min out")
+        self.assertEqual(self.client(server).ask(admit(memory=64 * MIB, memory_min=64 * MIB)).kind, ADMITTED)
+        self.assertEqual(server.status()["broker"]["refusals"], 5)
 
     def test_dry_run_changes_nothing(self):
         server = self.broker()

@@ -89,6 +89,9 @@ class FaultyFiles : public JournalFiles {
   int open(const char* path, int flags, mode_t mode) override {
     return fails() ? -error : JournalFiles::open(path, flags, mode);
   }
+  int look_at_file(int fd, uid_t* owner, mode_t* mode) override {
+    return fails() ? -error : JournalFiles::look_at_file(fd, owner, mode);
+  }
   int lock(int fd) override { return fails() ? -error : JournalFiles::lock(fd); }
   ssize_t read(int fd, void* bytes, std::size_t size) override {
     return fails() ? -error : JournalFiles::read(fd, bytes, size);
@@ -109,6 +112,7 @@ class FaultyFiles : public JournalFiles {
   int rename(const char* from, const char* to) override {
     return fails() ? -error : JournalFiles::rename(from, to);
   }
+  int remove(const char* file) override { return fails() ? -error : JournalFiles::remove(file); }
 
  private:
   bool fails() {

@@ -123,7 +123,39 @@ TEST_F(JournalTest, AJournalThatCannotBeTrustedOrReadEndsTheStart) {
   EXPECT_EQ(journal()->state().tenants.size(), 1u) << "once it is put right";
   ASSERT_EQ(unlink(path().c_str()), 0);
   ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
-  EXPECT_THAT(error_of(files), testing::HasSubstr("it is a pipe, not a file")) << "and no wait";
+  EXPECT_THAT(error_of(files), testing::HasSubstr("it is not a regular file")) << "and no wait";
+}
+
+TEST_F(JournalTest, AJournalOfAnotherUserIsNotBelieved) {
+  journal()->tenant_put(tenant(1));
+  struct Foreign : JournalFiles {
+    int look_at_file(int fd, uid_t* owner, mode_t* mode) override {
+      const int rc = JournalFiles::look_at_file(fd, owner, mode);
+      *owner = 12345;
+      return rc;
+    }
+  } foreign;
+  Journal now(lent(foreign), log, directory, kBoot);
+  std::string error;
+  EXPECT_FALSE(now.open(&error));
+  EXPECT_THAT(error, testing::HasSubstr("another user owns it"));
+}
+
+/// chattr +i: the kernel's EPERM is not the directory's rule.
+TEST_F(JournalTest, AnImmutableJournalIsNamedAsSuch) {
+  journal()->tenant_put(tenant(1));
+  struct Immutable : JournalFiles {
+    int open(const char* file, int flags, mode_t mode) override {
+      return (flags & O_WRONLY) != 0 ? -EPERM : JournalFiles::open(file, flags, mode);
+    }
+    int rename(const char*, const char*) override { return -EPERM; }
+    int remove(const char*) override { return -EPERM; }
+  } immutable;
+  const auto now = journal(immutable);
+  EXPECT_TRUE(now->state().tenants.contains(1));
+  EXPECT_THAT(slurp(root + "/log"), testing::HasSubstr("is it immutable? lsattr shows that"));
+  EXPECT_THAT(slurp(root + "/log"), testing::HasSubstr("chattr -i"));
+  EXPECT_THAT(slurp(root + "/log"), testing::Not(testing::HasSubstr("mode 0700")));
 }
 
 /// A file system that was remounted read-only, or that is full.
