@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include <cstring>
+#include <filesystem>
 #include <vector>
 
 #include "broker/cli/environment.h"
@@ -45,6 +46,24 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   for (std::string& text : texts) out.push_back(text.data());
   out.push_back(nullptr);
   return out;
+}
+
+// The broker works in "/". It and the program must find the same software GPUs, so paths that the
+// user gave from the present directory are made whole, for both.
+bool soft_paths_complete(std::string* error) {
+  for (const char* name : {"SOFTGPU_DIR", "SOFTGPU_PROFILE", "SOFTGPU_LOG"}) {
+    const char* given = getenv(name);
+    if (given == nullptr || given[0] == '\0' || given[0] == '/') continue;
+    const bool level = given[0] >= '0' && given[0] <= '2' && given[1] == '\0';
+    if (level && std::strcmp(name, "SOFTGPU_LOG") == 0) continue;
+    std::error_code failed;
+    const std::string whole = std::filesystem::absolute(given, failed).string();
+    if (!failed && setenv(name, whole.c_str(), 1) == 0) continue;
+    *error = std::string(name) + "=" + given +
+             " is relative, and the present directory has no path; give an absolute path";
+    return false;
+  }
+  return true;
 }
 
 // In the grandchild: no terminal, no inherited descriptor but the ready pipe, default signals.
@@ -100,6 +119,7 @@ std::string word_explain(std::string word) {
 
 bool private_broker_start(const PrivateBrokerOptions& options, std::string* socket,
                           std::string* error) {
+  if (!soft_paths_complete(error)) return false;
   const std::string directory = directory_make();
   if (directory.empty()) {
     *error =

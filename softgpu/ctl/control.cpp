@@ -30,7 +30,7 @@ bool change_add(const SettingText& text, Change& change, std::string& error) {
   if (text.key == "LAUNCH_US") change.launch_ns = parsed.launch_ns;
   if (text.key == "PACING") change.pacing = parsed.pacing ? 1 : 0;
   if (text.key == "TIMED") change.timed = parsed.timed;
-  for (const char* fixed : {"COUNT", "MEMORY", "SMS", "CONTEXT"}) {
+  for (const char* fixed : {"COUNT", "MEMORY", "SMS", "CONTEXT", "PAGE", "STRICT"}) {
     if (text.key != fixed) continue;
     error = text.source + ": " + fixed +
             " cannot be changed while the GPUs exist; `softgpu-ctl reset`, then set it in the "

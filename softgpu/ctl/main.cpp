@@ -2,7 +2,10 @@
 // process been given, other settings, faults, start over, how fast is this host. Works on the
 // device segments; never a client of a device.
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <string_view>
 
 #include "softgpu/ctl/calibrate.h"
@@ -44,14 +47,25 @@ struct Command {
   int (*run)(const Options&);
   const char* summary;
   const char* usage;
+  Accepted accepted;
 };
 
-constexpr Command kCommands[] = {
-    {"list", list, "the GPUs, their settings, the processes on them, memory and use",
-     "list [--gpu N] [--json]\n"},
-    {"accounts", accounts, "device time and memory of every process, also of those that have ended",
-     "accounts [--gpu N] [--json]\n"},
-    {"set", set, "changes settings while the GPUs work",
+constexpr std::size_t kAnyWords = SIZE_MAX;
+
+const Command kCommands[] = {
+    {"list",
+     list,
+     "the GPUs, their settings, the processes on them, memory and use",
+     "list [--gpu N] [--json]\n",
+     {0, {"gpu", "json"}}},
+    {"accounts",
+     accounts,
+     "device time and memory of every process, also of those that have ended",
+     "accounts [--gpu N] [--json]\n",
+     {0, {"gpu", "json"}}},
+    {"set",
+     set,
+     "changes settings while the GPUs work",
      "set [--gpu N] [--profile FILE] KEY=VALUE...\n"
      "set [--gpu N] --pid PID weight=W\n"
      "  rate=R        warp instructions per second\n"
@@ -62,8 +76,11 @@ constexpr Command kCommands[] = {
      "  pacing=0|1    0: nobody waits for modelled time\n"
      "  timed=RULES   kernels of given time: gemm*=2ms,attn*=500us/skip; empty: none\n"
      "  weight=W      slices of the process are W times as long (0.01 to 100)\n"
-     "Without --gpu: of all GPUs. A profile holds the same keys, one `key = value` a line.\n"},
-    {"inject", inject, "makes something go wrong",
+     "Without --gpu: of all GPUs. A profile holds the same keys, one `key = value` a line.\n",
+     {kAnyWords, {"gpu", "profile", "pid"}}},
+    {"inject",
+     inject,
+     "makes something go wrong",
      "inject allocation [--after N] [--times N] [--pid PID] [--gpu N]\n"
      "                      the N-th request for device memory from now on fails, and so do the\n"
      "                      next ones, as many as --times says (1)\n"
@@ -75,15 +92,28 @@ constexpr Command kCommands[] = {
      "                      an Xid event; contexts of the process, else of all processes, fail\n"
      "                      with the error that belongs to it (63, 64 and 92 only inform)\n"
      "inject lost [--gpu N] the GPU falls off the bus (Xid 79), until `clear`\n"
-     "Without --pid: all processes. Prints the number of the fault.\n"},
-    {"faults", faults, "the faults that are set", "faults [--gpu N] [--json]\n"},
-    {"clear", clear, "removes a fault, or all of them and brings a lost GPU back",
-     "clear [ID] [--gpu N]\n"},
-    {"reset", reset,
+     "Without --pid: all processes. Prints the number of the fault.\n",
+     {2, {"gpu", "pid", "after", "times", "factor"}}},
+    {"faults",
+     faults,
+     "the faults that are set",
+     "faults [--gpu N] [--json]\n",
+     {0, {"gpu", "json"}}},
+    {"clear",
+     clear,
+     "removes a fault, or all of them and brings a lost GPU back",
+     "clear [ID] [--gpu N]\n",
+     {1, {"gpu"}}},
+    {"reset",
+     reset,
      "removes the GPUs, so that the next process makes new ones; refused while processes use them",
-     "reset\n"},
-    {"calibrate", calibrate, "measures how fast this host executes and copies",
-     "calibrate [--json]\n"},
+     "reset\n",
+     {0, {}}},
+    {"calibrate",
+     calibrate,
+     "measures how fast this host executes and copies",
+     "calibrate [--json]\n",
+     {0, {"json"}}},
 };
 
 void help_print(std::FILE* out) {
@@ -117,12 +147,20 @@ int run(int argc, char** argv) {
     help_print(stderr);
     return status;
   }
-  if (!options.help) return command->run(options);
+  if (!options.help)
+    return options_accept(options, command->accepted, error) ? command->run(options)
+                                                             : fail(error, 2);
   std::printf("softgpu-ctl %s: %s\n%s", command->name, command->summary, command->usage);
   return 0;
+}
+
+/// An answer that is not written is none.
+int finish(int status) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  return fail(std::string("cannot write the answer: ") + std::strerror(errno));
 }
 
 }  // namespace
 }  // namespace softgpu::ctl
 
-int main(int argc, char** argv) { return softgpu::ctl::run(argc, argv); }
+int main(int argc, char** argv) { return softgpu::ctl::finish(softgpu::ctl::run(argc, argv)); }

@@ -45,6 +45,22 @@ bool options_read(int argc, char** argv, Options& options, std::string& error) {
   return true;
 }
 
+bool options_accept(const Options& options, const Accepted& accepted, std::string& error) {
+  const auto knows = [&](const std::string& name) {
+    const bool known =
+        std::find(accepted.values.begin(), accepted.values.end(), name) != accepted.values.end();
+    if (!known) error = "`" + options.command + "` takes no --" + name;
+    return known;
+  };
+  if (options.words.size() > accepted.words) {
+    error = "`" + options.command + "` takes no \"" + options.words[accepted.words] + "\"";
+    return false;
+  }
+  for (const auto& [name, value] : options.values)
+    if (!knows(name)) return false;
+  return !options.json || knows("json");
+}
+
 bool option_number(const Options& options, const char* name, std::uint64_t least,
                    std::uint64_t& number, std::string& error) {
   const auto given = options.values.find(name);

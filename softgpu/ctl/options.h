@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "softgpu/device/device.h"
@@ -19,8 +20,18 @@ struct Options {
   bool help = false;
 };
 
+/// What may follow a command.
+struct Accepted {
+  std::size_t words;                     // at most
+  std::vector<std::string_view> values;  // names of options, without the dashes; "json" is one
+};
+
 /// False with a sentence in `error`.
 [[nodiscard]] bool options_read(int argc, char** argv, Options& options, std::string& error);
+
+/// False with a sentence in `error`: there is a word or an option that the command does not know.
+[[nodiscard]] bool options_accept(const Options& options, const Accepted& accepted,
+                                  std::string& error);
 
 /// The value of --NAME as a whole number of at least `least`; `number` stays when it is not given.
 [[nodiscard]] bool option_number(const Options& options, const char* name, std::uint64_t least,

@@ -32,15 +32,11 @@ void recent_read(const Segment& segment, Snapshot& snapshot) {
   snapshot.recent_copy_ratio = std::min(snapshot.recent_copy_ratio, 1.0);
 }
 
-/// Shared objects are charged to the first of their holders.
 std::uint64_t shared_bytes(const Segment& segment, std::uint32_t client) {
   std::uint64_t bytes = 0;
-  for (const Shared& object : segment.shared) {
-    if (object.inode == 0) continue;
-    const auto* owner = std::find_if(std::begin(object.holders), std::end(object.holders),
-                                     [](std::uint32_t holder) { return holder != 0; });
-    if (owner != std::end(object.holders) && *owner == client + 1) bytes += object.bytes;
-  }
+  shared_each(segment, [&](const Shared& object) {
+    if (object.owner == client && bit_get(object.holders, client)) bytes += object.bytes;
+  });
   return bytes;
 }
 

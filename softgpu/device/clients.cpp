@@ -15,18 +15,31 @@ namespace {
 /// that may die in between is concerned.
 void store_order() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
-bool holds(const Shared& object, std::uint32_t client) {
-  return std::find(std::begin(object.holders), std::end(object.holders), client + 1) !=
-         std::end(object.holders);
-}
+bool holds(const Shared& object, std::uint32_t client) { return bit_get(object.holders, client); }
 
 bool held(const Shared& object) {
   return std::any_of(std::begin(object.holders), std::end(object.holders),
-                     [](std::uint32_t holder) { return holder != 0; });
+                     [](std::uint64_t word) { return word != 0; });
+}
+
+bool held_by_another(const Shared& object, std::uint32_t client) {
+  Shared others = object;
+  bit_clear(others.holders, client);
+  return held(others);
 }
 
 bool held_by_descriptor(const Shared& object, GivenFiles& files) {
   return object.given != 0 && files.has(object.inode);
+}
+
+/// The free place with the fewest objects of an earlier process that are still held.
+std::uint32_t client_place(const Segment& segment) {
+  std::uint32_t best = kNone;
+  for (std::uint32_t client = 0; client < kClientsMax; ++client) {
+    if (segment.clients[client].life != 0) continue;
+    if (best == kNone || segment.shared_ends[client] < segment.shared_ends[best]) best = client;
+  }
+  return best;
 }
 
 }  // namespace
@@ -40,22 +53,20 @@ std::uint32_t Device::client_open() {
   const std::string name = process_name(pid);
   const Lock lock(*this);
   reap_locked();
-  for (std::uint32_t client = 0; client < kClientsMax; ++client) {
-    Account& account = segment_->clients[client];
-    if (account.life != 0) continue;
-    Account fresh;
-    fresh.pid = self.pid;
-    fresh.space = self.space;
-    fresh.start_ticks = ticks;
-    fresh.opened_ns = segment_->now_ns;
-    std::memcpy(fresh.name, name.data(), std::min(name.size(), sizeof fresh.name - 1));
-    for (auto& window : segment_->window_client_ns) window[client] = 0;
-    account = fresh;
-    store_order();
-    account.life = life;  // last: before it the slot is free
-    return client;
-  }
-  return kNone;
+  const std::uint32_t client = client_place(*segment_);
+  if (client == kNone) return kNone;
+  Account fresh;
+  fresh.pid = self.pid;
+  fresh.space = self.space;
+  fresh.start_ticks = ticks;
+  fresh.opened_ns = segment_->now_ns;
+  std::memcpy(fresh.name, name.data(), std::min(name.size(), sizeof fresh.name - 1));
+  for (auto& window : segment_->window_client_ns) window[client] = 0;
+  Account& account = segment_->clients[client];
+  account = fresh;
+  store_order();
+  account.life = life;  // last: before it the slot is free
+  return client;
 }
 
 void Device::client_close(std::uint32_t client) {
@@ -74,15 +85,10 @@ std::optional<Account> Device::client_of(std::uint32_t life) {
 void Device::drop_locked(std::uint32_t client) {
   Account& account = segment_->clients[client];
   if (account.life == 0) return;
-  for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {
-    Queue& q = segment_->queues[queue];
-    if (q.used == 0 || q.client != client) continue;
-    segment_->active[queue / 64] &= ~(1ULL << (queue % 64));
-    q.head = q.tail;
-    q.used = 0;
-  }
-  for (Shared& object : segment_->shared)
-    if (object.inode != 0) shared_drop_locked(object, client, true);
+  for (std::uint32_t i = 0; i < kQueuesEach; ++i)
+    if (queue_taken(*segment_, client * kQueuesEach + i))
+      queue_drop_locked(client * kQueuesEach + i);
+  shared_each(*segment_, [&](Shared& object) { shared_drop_locked(object, client); });
   ended_add_locked(client);
   account.memory_bytes = account.suspended_bytes = 0;
   store_order();
@@ -136,16 +142,16 @@ void Device::reap_locked() {
 /// What descriptors alone held is gone with the last of them.
 void Device::given_reap_locked() {
   GivenFiles files;
-  for (Shared& object : segment_->shared)
-    if (object.inode != 0 && !held(object) && !held_by_descriptor(object, files)) object.inode = 0;
+  shared_each(*segment_, [&](Shared& object) {
+    if (!held(object) && !held_by_descriptor(object, files)) shared_free_locked(object);
+  });
 }
 
 std::uint64_t Device::used_locked() const {
   std::uint64_t used = 0;
   for (const Account& account : segment_->clients)
     if (account.life != 0) used += account.memory_bytes;
-  for (const Shared& object : segment_->shared)
-    if (object.inode != 0) used += object.bytes;
+  shared_each(*segment_, [&](const Shared& object) { used += object.bytes; });
   return used;
 }
 
@@ -199,25 +205,51 @@ bool Device::shared_adopt(std::uint32_t client, std::uint64_t inode, std::uint64
   return true;
 }
 
+Shared* Device::shared_find_locked(std::uint64_t inode) {
+  Shared* found = nullptr;
+  shared_each(*segment_, [&](Shared& object) {
+    if (object.inode == inode) found = &object;
+  });
+  return found;
+}
+
+/// A free place in the client's part; nullptr if there is none.
+Shared* Device::shared_place_locked(std::uint32_t client) {
+  Shared* const part = segment_->shared + client * kSharedEach;
+  Shared* const place = std::find_if(part, part + kSharedEach,
+                                     [](const Shared& object) { return object.inode == 0; });
+  if (place == part + kSharedEach) return nullptr;
+  std::uint32_t& end = segment_->shared_ends[client];
+  end = std::max(end, static_cast<std::uint32_t>(place - part) + 1);
+  *place = Shared{};
+  return place;
+}
+
 bool Device::shared_add_locked(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
-  for (Shared& object : segment_->shared) {
-    if (object.inode != 0) continue;
-    object = Shared{};
-    object.bytes = bytes;
-    object.holders[0] = client + 1;
-    object.counts[0] = 1;
-    object.inode = inode;
-    return true;
-  }
-  return false;
+  Shared* const object = shared_place_locked(client);
+  if (object == nullptr) return false;
+  object->bytes = bytes;
+  object->owner = client;
+  bit_set(object->holders, client);
+  holds_[inode] = 1;
+  store_order();
+  object->inode = inode;
+  return true;
+}
+
+void Device::shared_free_locked(Shared& object) {
+  object.inode = 0;
+  const auto place = static_cast<std::uint32_t>(&object - segment_->shared);
+  const Shared* const part = segment_->shared + place / kSharedEach * kSharedEach;
+  std::uint32_t& end = segment_->shared_ends[place / kSharedEach];
+  end = std::min(end, kSharedEach);
+  while (end > 0 && part[end - 1].inode == 0) --end;
 }
 
 bool Device::shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
   const Lock lock(*this);
   if (shared_hold_locked(client, inode)) return true;
-  const bool known = std::any_of(std::begin(segment_->shared), std::end(segment_->shared),
-                                 [inode](const Shared& object) { return object.inode == inode; });
-  if (known || !fits_locked(bytes) || !shared_add_locked(client, inode, bytes)) return false;
+  if (!fits_locked(bytes) || !shared_add_locked(client, inode, bytes)) return false;
   peak_note_locked();
   return true;
 }
@@ -228,48 +260,42 @@ bool Device::shared_hold(std::uint32_t client, std::uint64_t inode) {
 }
 
 bool Device::shared_hold_locked(std::uint32_t client, std::uint64_t inode) {
-  for (Shared& object : segment_->shared) {
-    if (object.inode != inode || inode == 0) continue;
-    for (std::uint32_t i = 0; i < kHoldersMax; ++i) {
-      if (object.holders[i] != client + 1) continue;
-      ++object.counts[i];
-      return true;
-    }
-    for (std::uint32_t i = 0; i < kHoldersMax; ++i) {
-      if (object.holders[i] != 0) continue;
-      object.counts[i] = 1;
-      object.holders[i] = client + 1;
-      return true;
-    }
-    return false;
-  }
-  return false;
+  Shared* const object = shared_find_locked(inode);
+  if (object == nullptr) return false;
+  holds_[inode] = holds(*object, client) ? holds_[inode] + 1 : 1;
+  bit_set(object->holders, client);
+  if (!holds(*object, object->owner)) object->owner = client;
+  return true;
 }
 
 bool Device::shared_release(std::uint32_t client, std::uint64_t inode) {
   const Lock lock(*this);
   reap_locked();  // the dead hold nothing
-  bool gone = true;
-  for (Shared& object : segment_->shared) {
-    if (object.inode != inode || inode == 0) continue;
-    shared_drop_locked(object, client, false);
-    gone = object.inode == 0;
+  Shared* const object = shared_find_locked(inode);
+  if (object == nullptr) return true;
+  if (std::uint32_t& count = holds_[inode]; holds(*object, client) && count > 1) {
+    --count;
+    return false;
   }
-  return gone;
+  holds_.erase(inode);
+  shared_drop_locked(*object, client);
+  return object->inode == 0;
 }
 
 void Device::shared_give(std::uint64_t inode) {
   const Lock lock(*this);
-  for (Shared& object : segment_->shared)
-    if (object.inode == inode && inode != 0) object.given = 1;
+  if (Shared* const object = shared_find_locked(inode)) object->given = 1;
 }
 
-void Device::shared_drop_locked(Shared& object, std::uint32_t client, bool all) {
-  for (std::uint32_t i = 0; i < kHoldersMax; ++i)
-    if (object.holders[i] == client + 1 && (all || --object.counts[i] == 0)) object.holders[i] = 0;
+void Device::shared_drop_locked(Shared& object, std::uint32_t client) {
+  if (!holds(object, client)) return;
+  bit_clear(object.holders, client);
+  bits_each(object.holders, kClientsMax / 64, [&](std::uint32_t other) {
+    if (!holds(object, object.owner)) object.owner = other;
+  });
   if (held(object)) return;
   GivenFiles files;
-  if (!held_by_descriptor(object, files)) object.inode = 0;
+  if (!held_by_descriptor(object, files)) shared_free_locked(object);
 }
 
 void Device::client_suspend(std::uint32_t client) {
@@ -278,27 +304,28 @@ void Device::client_suspend(std::uint32_t client) {
   account.suspended = 1;
   account.suspended_bytes += account.memory_bytes;
   account.memory_bytes = 0;
-  for (Shared& object : segment_->shared) {
-    if (object.inode == 0 || !holds(object, client)) continue;
+  shared_each(*segment_, [&](Shared& object) {
+    if (!holds(object, client)) return;
     object.suspended_bytes += object.bytes;
     object.bytes = 0;
-  }
+  });
 }
 
 bool Device::client_resume(std::uint32_t client) {
   const Lock lock(*this);
   Account& account = segment_->clients[client];
   std::uint64_t need = account.suspended_bytes;
-  for (const Shared& object : segment_->shared)
-    if (object.inode != 0 && holds(object, client)) need += object.suspended_bytes;
+  shared_each(*segment_, [&](const Shared& object) {
+    if (holds(object, client)) need += object.suspended_bytes;
+  });
   if (!fits_locked(need)) return false;
   account.memory_bytes += account.suspended_bytes;
   account.suspended_bytes = 0;
-  for (Shared& object : segment_->shared) {
-    if (object.inode == 0 || !holds(object, client)) continue;
+  shared_each(*segment_, [&](Shared& object) {
+    if (!holds(object, client)) return;
     object.bytes += object.suspended_bytes;
     object.suspended_bytes = 0;
-  }
+  });
   account.suspended = 0;
   peak_note_locked();
   return true;
@@ -306,12 +333,11 @@ bool Device::client_resume(std::uint32_t client) {
 
 bool Device::client_shares(std::uint32_t client) {
   const Lock lock(*this);
-  return std::any_of(
-      std::begin(segment_->shared), std::end(segment_->shared), [&](const Shared& object) {
-        return object.inode != 0 && holds(object, client) &&
-               std::any_of(std::begin(object.holders), std::end(object.holders),
-                           [&](std::uint32_t h) { return h != 0 && h != client + 1; });
-      });
+  bool shares = false;
+  shared_each(*segment_, [&](const Shared& object) {
+    shares = shares || (holds(object, client) && held_by_another(object, client));
+  });
+  return shares;
 }
 
 bool Device::client_move(Device& from, std::uint32_t from_client, Device& to,
@@ -321,23 +347,20 @@ bool Device::client_move(Device& from, std::uint32_t from_client, Device& to,
   {
     const Lock lock(from);
     bytes = from.segment_->clients[from_client].suspended_bytes;
-    for (const Shared& object : from.segment_->shared)
-      if (object.inode != 0 && holds(object, from_client)) objects.push_back(object);
+    shared_each(*from.segment_, [&](const Shared& object) {
+      if (holds(object, from_client)) objects.push_back(object);
+    });
   }
   const Lock lock(to);
   to.segment_->clients[to_client].suspended = 1;
   to.segment_->clients[to_client].suspended_bytes = bytes;
   for (const Shared& object : objects) {
-    auto* place = std::find_if(std::begin(to.segment_->shared), std::end(to.segment_->shared),
-                               [](const Shared& s) { return s.inode == 0; });
-    if (place == std::end(to.segment_->shared)) return false;
-    *place = Shared{};
+    Shared* const place = to.shared_place_locked(to_client);
+    if (place == nullptr) return false;
     place->suspended_bytes = object.suspended_bytes;
     place->given = object.given;
-    place->holders[0] = to_client + 1;
-    place->counts[0] = 1;
-    for (std::uint32_t i = 0; i < kHoldersMax; ++i)
-      if (object.holders[i] == from_client + 1) place->counts[0] = object.counts[i];
+    place->owner = to_client;
+    bit_set(place->holders, to_client);
     store_order();
     place->inode = object.inode;
   }

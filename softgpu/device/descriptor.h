@@ -2,9 +2,12 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <string>
 
 namespace softgpu::device {
 
@@ -18,6 +21,22 @@ inline int above_standard(int file) {
   close(file);
   errno = error;
   return moved;
+}
+
+/// False with a sentence in `error`: what was opened is a FIFO, a directory or the like. Files that
+/// others may replace are opened with O_NONBLOCK, so that a FIFO in their place makes nothing wait.
+inline bool regular_file(int file, std::string& error) {
+  struct stat status {};
+  if (fstat(file, &status) != 0) {
+    error = std::strerror(errno);
+    return false;
+  }
+  if (S_ISREG(status.st_mode)) return true;
+  const char* const what = S_ISFIFO(status.st_mode)  ? "a FIFO"
+                           : S_ISDIR(status.st_mode) ? "a directory"
+                                                     : "a device or socket";
+  error = std::string("it is ") + what + ", not a file";
+  return false;
 }
 
 }  // namespace softgpu::device

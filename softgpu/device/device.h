@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -142,12 +143,13 @@ class Device {
   [[nodiscard]] bool memory_take(std::uint32_t client, std::uint64_t bytes);
   void memory_give(std::uint32_t client, std::uint64_t bytes);
   [[nodiscard]] bool shared_create(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
-  /// What the client has taken becomes an object that others may hold too. False: too many objects.
+  /// What the client has taken becomes an object that others may hold too. False: the client has
+  /// made kSharedEach of them.
   [[nodiscard]] bool shared_adopt(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
   /// Holds an object that other processes may hold as well, or makes it. False: the device is full,
-  /// or there are too many objects or holders.
+  /// or the client has made too many objects.
   [[nodiscard]] bool shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
-  /// False: no living process holds an object of this inode, or too many do.
+  /// False: there is no object of this inode.
   [[nodiscard]] bool shared_hold(std::uint32_t client, std::uint64_t inode);
   /// From now on descriptors hold the object, too (given_files.h).
   void shared_give(std::uint64_t inode);
@@ -155,8 +157,9 @@ class Device {
   bool shared_release(std::uint32_t client, std::uint64_t inode);
   std::uint64_t used_bytes();
 
-  // Queues of a client. kNone when all are taken.
-  std::uint32_t queue_open(std::uint32_t client);
+  /// A queue for a stream of the client that has been idle since `since_ns`. kNone: the client has
+  /// kQueuesEach of them.
+  std::uint32_t queue_open(std::uint32_t client, double since_ns);
   void queue_close(std::uint32_t queue);
 
   /// Starts an operation of unknown cost; waits while the queue is full. Returns its number, 0 when
@@ -237,7 +240,11 @@ class Device {
   void drop_locked(std::uint32_t client);
   bool shared_hold_locked(std::uint32_t client, std::uint64_t inode);
   bool shared_add_locked(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
-  void shared_drop_locked(Shared& object, std::uint32_t client, bool all);
+  Shared* shared_find_locked(std::uint64_t inode);
+  Shared* shared_place_locked(std::uint32_t client);
+  void shared_drop_locked(Shared& object, std::uint32_t client);
+  void shared_free_locked(Shared& object);
+  void queue_drop_locked(std::uint32_t queue);
   void given_reap_locked();
   void unpaced_finish_locked(std::uint32_t queue);
   double queue_ahead_locked(const Queue& queue, std::uint64_t number) const;
@@ -246,6 +253,8 @@ class Device {
   Segment* segment_;
   Lives* lives_;
   std::uint32_t moves_ = 0;
+  /// How often this process holds an object, by its inode; guarded by the segment's lock.
+  std::map<std::uint64_t, std::uint32_t> holds_;
 };
 
 /// Holds the segment's lock and has brought the model up to `clock_ns()`. A dead owner's lock is

@@ -115,10 +115,42 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
   return done;
 }
 
+/// Says why a file is no segment of this version; an empty text if it is one.
+std::string segment_fault(int file) {
+  std::string error;
+  if (!regular_file(file, error)) return error + "; remove it";
+  const char* const reset = "; end its users and run `softgpu-ctl reset`";
+  struct stat status {};
+  if (fstat(file, &status) != 0) return std::strerror(errno);
+  SegmentHead head;
+  if (pread(file, &head, sizeof head, 0) != sizeof head || head.magic != kSegmentMagic)
+    return std::string("it is damaged: it does not begin as a software GPU's file") + reset;
+  if (head.version != kSegmentVersion)
+    return std::string("another version of the software GPU made it") + reset;
+  if (head.bytes != sizeof(Segment) || status.st_size != sizeof(Segment))
+    return "it is damaged: it has " + std::to_string(status.st_size) + " bytes instead of " +
+           std::to_string(sizeof(Segment)) + reset;
+  if (head.count < 1 || head.count > kDevicesMax)
+    return "it is damaged: it tells of " + std::to_string(head.count) + " GPUs" + reset;
+  return "";
+}
+
+/// Whether the contents can be a segment's: what other programs wrote over it would be found out
+/// by programs that hang. Looks at words that are right at every moment of a segment that is used.
+bool segment_plausible(const Segment& segment) {
+  bool good = segment.sm_count >= 1 && segment.rate > 0 && segment.copy_rate > 0 &&
+              segment.slice_ns > 0 && segment.memory_bytes > 0 && segment.pacing <= 1 &&
+              segment.timed_count <= kTimedMax && segment.fault_count <= kFaultsMax;
+  for (std::uint32_t i = 0; i < kWindows; ++i)
+    good = good && (segment.window_number[i] == 0 || segment.window_number[i] % kWindows == i);
+  for (const std::uint32_t end : segment.shared_ends) good = good && end <= kSharedEach;
+  return good;
+}
+
 /// nullptr with an empty error: there is no such file.
 Segment* segment_open(const std::string& directory, std::uint32_t index, std::string& error) {
   const std::string path = segment_path(directory, index);
-  const int file = above_standard(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const int file = above_standard(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (file < 0) {
     if (errno != ENOENT) error = with_errno("cannot open " + path);
     if (errno == EACCES)
@@ -127,19 +159,19 @@ Segment* segment_open(const std::string& directory, std::uint32_t index, std::st
           "its first use)";
     return nullptr;
   }
-  struct stat status {};
-  Segment* segment = nullptr;
-  if (fstat(file, &status) == 0 && status.st_size == sizeof(Segment)) segment = file_map(file);
+  std::string fault = segment_fault(file);
+  Segment* segment = fault.empty() ? file_map(file) : nullptr;
+  if (segment == nullptr && fault.empty()) fault = std::strerror(errno);
   close(file);
-  if (segment != nullptr && segment->magic == kSegmentMagic &&
-      segment->version == kSegmentVersion) {
-    if (Lives::add(segment, path, error)) return segment;
-    return nullptr;
+  if (segment != nullptr && !segment_plausible(*segment)) {
+    munmap(segment, sizeof(Segment));
+    segment = nullptr;
+    fault =
+        "it is damaged: something else has written to it; end its users and run "
+        "`softgpu-ctl reset`";
   }
-  if (segment != nullptr) munmap(segment, sizeof(Segment));
-  error =
-      path +
-      " was made by another version of the software GPU; end its users and run `softgpu-ctl reset`";
+  if (!fault.empty()) error = "cannot use " + path + ": " + fault;
+  if (segment == nullptr || Lives::add(segment, path, error)) return segment;
   return nullptr;
 }
 

@@ -54,17 +54,15 @@ Lock::Lock(Device& device) : device_(device) {
 
 Lock::~Lock() { lock_give(*device_.segment_); }
 
-/// After a death in the middle of a change: the bit of a queue may not match the queue.
+/// After a death in the middle of a change: the bits of a queue may not match the queue.
 void Device::repair_locked() {
   reap_locked();
-  for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {
+  std::fill(std::begin(segment_->active), std::end(segment_->active), 0);
+  std::fill(std::begin(segment_->active_clients), std::end(segment_->active_clients), 0);
+  bits_each(segment_->taken, kQueuesMax / 64, [&](std::uint32_t queue) {
     const Queue& q = segment_->queues[queue];
-    const std::uint64_t bit = 1ULL << (queue % 64);
-    if (q.used != 0 && q.head != q.tail)
-      segment_->active[queue / 64] |= bit;
-    else
-      segment_->active[queue / 64] &= ~bit;
-  }
+    if (q.head != q.tail) queue_active(*segment_, queue, true);
+  });
 }
 
 }  // namespace softgpu::device

@@ -4,7 +4,6 @@
 // own.
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <tuple>
 
@@ -16,15 +15,8 @@ namespace {
 /// Less than this much of an operation left counts as complete (rounding of doubles at 1e15 ns).
 constexpr double kEpsilonNs = 0.5;
 
-struct Head {
-  std::uint32_t queue;
-  double rate;  // SMs for compute, share of the engine for the rest
-  bool hung;    // by a fault: it occupies its SMs and comes no further
-};
-
 /// What is at the heads of the queues at one moment.
 struct Scene {
-  std::array<Head, kQueuesMax> heads;  // the first `count`
   std::uint32_t count = 0;
   std::array<std::uint32_t, 5> of_kind{};
   std::array<bool, kClientsMax> runnable{};
@@ -37,22 +29,19 @@ Work& head_work(Segment& segment, std::uint32_t queue) {
 }
 
 void scene_collect(Segment& segment, Scene& scene) {
-  for (std::uint32_t word = 0; word < kQueuesMax / 64; ++word) {
-    for (std::uint64_t bits = segment.active[word]; bits != 0; bits &= bits - 1) {
-      const auto queue = word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
-      const Queue& q = segment.queues[queue];
-      if (q.used == 0 || q.client >= kClientsMax) continue;
-      const auto kind = static_cast<std::size_t>(head_work(segment, queue).kind);
-      const bool hung = client_hangs(segment, q.client);
-      if (hung && kind != static_cast<std::size_t>(WorkKind::kCompute)) continue;
-      scene.heads[scene.count++] = {queue, 0, hung};
-      ++scene.of_kind[kind];
-      if (kind != static_cast<std::size_t>(WorkKind::kCompute) || scene.runnable[q.client])
-        continue;
-      scene.runnable[q.client] = true;
-      ++scene.runnable_count;
-    }
-  }
+  active_each(segment, [&](std::uint32_t queue) {
+    const std::uint32_t client = queue_client(queue);
+    const auto kind = static_cast<std::size_t>(head_work(segment, queue).kind);
+    Queue& q = segment.queues[queue];
+    q.rate = 0;
+    q.hung = client_hangs(segment, client) ? 1 : 0;
+    if (q.hung != 0 && kind != static_cast<std::size_t>(WorkKind::kCompute)) return;
+    ++scene.count;
+    ++scene.of_kind[kind];
+    if (kind != static_cast<std::size_t>(WorkKind::kCompute) || scene.runnable[client]) return;
+    scene.runnable[client] = true;
+    ++scene.runnable_count;
+  });
 }
 
 /// Round robin between the processes that have kernels to run, a slice each, longer by its weight.
@@ -76,45 +65,46 @@ void turn_choose(Segment& segment, const Scene& scene) {
 
 /// The kernels of one priority share `left` SMs: the narrow ones get what they can use, the wide
 /// ones the rest in equal parts. They are in the order of their widths.
-void rates_share(Segment& segment, Head* const* heads, std::uint32_t count, double& left) {
+void rates_share(Segment& segment, const std::uint32_t* queues, std::uint32_t count, double& left) {
   for (std::uint32_t i = 0; i < count; ++i) {
     const double share = left / (count - i);
-    heads[i]->rate = std::min(head_work(segment, heads[i]->queue).width, share);
-    left -= heads[i]->rate;
+    const double rate = std::min(head_work(segment, queues[i]).width, share);
+    segment.queues[queues[i]].rate = rate;
+    left -= rate;
   }
 }
 
 /// The kernels of the process whose turn it is get the SMs by priority: the next one has what the
 /// one before it cannot use.
-void rates_compute(Segment& segment, Scene& scene) {
-  std::array<Head*, kQueuesMax> mine;
+void rates_compute(Segment& segment) {
+  if (segment.now_ns < segment.stall_end_ns || segment.current >= kClientsMax) return;
+  std::array<std::uint32_t, kQueuesEach> mine;
   std::uint32_t count = 0;
-  for (std::uint32_t i = 0; i < scene.count; ++i) {
-    Head& head = scene.heads[i];
-    if (head_work(segment, head.queue).kind != WorkKind::kCompute) continue;
-    if (segment.queues[head.queue].client == segment.current) mine[count++] = &head;
-  }
-  if (segment.now_ns < segment.stall_end_ns) return;
-  std::sort(mine.begin(), mine.begin() + count, [&](const Head* a, const Head* b) {
-    const Work &first = head_work(segment, a->queue), &second = head_work(segment, b->queue);
+  constexpr std::uint32_t kWords = kQueuesEach / 64;
+  bits_each(segment.active + segment.current * kWords, kWords, [&](std::uint32_t bit) {
+    const std::uint32_t queue = segment.current * kQueuesEach + bit;
+    if (head_work(segment, queue).kind == WorkKind::kCompute) mine[count++] = queue;
+  });
+  std::sort(mine.begin(), mine.begin() + count, [&](std::uint32_t a, std::uint32_t b) {
+    const Work &first = head_work(segment, a), &second = head_work(segment, b);
     return std::tie(first.priority, first.width) < std::tie(second.priority, second.width);
   });
   double left = segment.sm_count;
   for (std::uint32_t from = 0, to = 0; from < count; from = to) {
-    const std::int32_t priority = head_work(segment, mine[from]->queue).priority;
-    while (to < count && head_work(segment, mine[to]->queue).priority == priority) ++to;
+    const std::int32_t priority = head_work(segment, mine[from]).priority;
+    while (to < count && head_work(segment, mine[to]).priority == priority) ++to;
     rates_share(segment, mine.data() + from, to - from, left);
   }
 }
 
-void rates_engines(Segment& segment, Scene& scene) {
-  for (std::uint32_t i = 0; i < scene.count; ++i) {
-    Head& head = scene.heads[i];
-    const WorkKind kind = head_work(segment, head.queue).kind;
-    if (kind == WorkKind::kCompute) continue;
+void rates_engines(Segment& segment, const Scene& scene) {
+  active_each(segment, [&](std::uint32_t queue) {
+    const WorkKind kind = head_work(segment, queue).kind;
+    Queue& q = segment.queues[queue];
+    if (kind == WorkKind::kCompute || q.hung != 0) return;
     // A link delay is nobody else's business; an engine is shared by the copies in its direction.
-    head.rate = kind == WorkKind::kLink ? 1.0 : 1.0 / scene.of_kind[static_cast<std::size_t>(kind)];
-  }
+    q.rate = kind == WorkKind::kLink ? 1.0 : 1.0 / scene.of_kind[static_cast<std::size_t>(kind)];
+  });
 }
 
 /// Nanoseconds to the next change of rates.
@@ -124,12 +114,12 @@ double event_next(Segment& segment, const Scene& scene) {
   if (segment.now_ns < segment.stall_end_ns)
     next = std::min(next, segment.stall_end_ns - segment.now_ns);
   if (scene.runnable_count > 1) next = std::min(next, segment.slice_end_ns - segment.now_ns);
-  for (std::uint32_t i = 0; i < scene.count; ++i) {
-    const Head& head = scene.heads[i];
-    const Work& work = head_work(segment, head.queue);
-    if (head.rate <= 0 || head.hung || work.state != WorkState::kClosed) continue;
-    next = std::min(next, (work.cost - work.received) / head.rate);
-  }
+  active_each(segment, [&](std::uint32_t queue) {
+    const Queue& q = segment.queues[queue];
+    const Work& work = head_work(segment, queue);
+    if (q.rate <= 0 || q.hung != 0 || work.state != WorkState::kClosed) return;
+    next = std::min(next, (work.cost - work.received) / q.rate);
+  });
   return std::max(next, 0.0);
 }
 
@@ -152,27 +142,27 @@ void head_finish(Segment& segment, std::uint32_t queue, double at_ns) {
   work.state = WorkState::kDone;
   work.finish_ns = q.finish_ns = at_ns;
   ++q.head;
-  if (q.head == q.tail) segment.active[queue / 64] &= ~(1ULL << (queue % 64));
+  if (q.head == q.tail) queue_active(segment, queue, false);
 }
 
-void step_apply(Segment& segment, const Scene& scene, double step) {
+void step_apply(Segment& segment, double step) {
   double sms = 0;
   bool copying = false;
-  for (std::uint32_t i = 0; i < scene.count; ++i) {
-    const Head& head = scene.heads[i];
-    if (head.rate <= 0) continue;
-    Work& work = head_work(segment, head.queue);
-    Account& account = segment.clients[segment.queues[head.queue].client];
-    if (!head.hung) work.received += head.rate * step;
+  active_each(segment, [&](std::uint32_t queue) {
+    const Queue& q = segment.queues[queue];
+    if (q.rate <= 0) return;
+    Work& work = head_work(segment, queue);
+    Account& account = segment.clients[queue_client(queue)];
+    if (q.hung == 0) work.received += q.rate * step;
     segment.engine_end_ns[static_cast<std::size_t>(work.kind)] = segment.now_ns + step;
     if (work.kind == WorkKind::kCompute) {
-      account.sm_ns += head.rate * step;
-      sms += head.rate;
+      account.sm_ns += q.rate * step;
+      sms += q.rate;
     } else {
-      account.copy_ns += head.rate * step;
+      account.copy_ns += q.rate * step;
       copying = true;
     }
-  }
+  });
   if (sms > 0) {
     segment.clients[segment.current].busy_ns += step;
     window_use(segment, segment.current, step);
@@ -181,13 +171,14 @@ void step_apply(Segment& segment, const Scene& scene, double step) {
   segment.now_ns += step;
 }
 
-void heads_finish(Segment& segment, const Scene& scene) {
-  for (std::uint32_t i = 0; i < scene.count; ++i) {
-    const Work& work = head_work(segment, scene.heads[i].queue);
-    if (work.state != WorkState::kClosed || scene.heads[i].hung) continue;
-    const double left_ns = (work.cost - work.received) / std::max(scene.heads[i].rate, 1.0);
-    if (left_ns <= kEpsilonNs) head_finish(segment, scene.heads[i].queue, segment.now_ns);
-  }
+void heads_finish(Segment& segment) {
+  active_each(segment, [&](std::uint32_t queue) {
+    const Queue& q = segment.queues[queue];
+    const Work& work = head_work(segment, queue);
+    if (work.state != WorkState::kClosed || q.hung != 0) return;
+    const double left_ns = (work.cost - work.received) / std::max(q.rate, 1.0);
+    if (left_ns <= kEpsilonNs) head_finish(segment, queue, segment.now_ns);
+  });
 }
 
 }  // namespace
@@ -199,7 +190,7 @@ void window_use(Segment& segment, std::uint32_t client, double busy_ns) {
 }
 
 void model_advance(Segment& segment, double target_ns) {
-  if (std::all_of(std::begin(segment.active), std::end(segment.active),
+  if (std::all_of(std::begin(segment.active_clients), std::end(segment.active_clients),
                   [](std::uint64_t word) { return word == 0; })) {
     segment.now_ns = std::max(segment.now_ns, target_ns);
     return;
@@ -212,14 +203,14 @@ void model_advance(Segment& segment, double target_ns) {
       return;
     }
     turn_choose(segment, scene);
-    rates_compute(segment, scene);
+    rates_compute(segment);
     rates_engines(segment, scene);
     const double step = std::min(event_next(segment, scene), target_ns - segment.now_ns);
     // Below the resolution of the clock a step would not move it.
     const double before = segment.now_ns;
-    step_apply(segment, scene, step);
+    step_apply(segment, step);
     if (segment.now_ns == before && step > 0) segment.now_ns = std::nextafter(before, target_ns);
-    heads_finish(segment, scene);
+    heads_finish(segment);
     if (step <= 0 && segment.now_ns == before) segment.now_ns = std::nextafter(before, target_ns);
   }
 }

@@ -6,6 +6,8 @@
 // they may be of several pid namespaces.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "softgpu/device/settings.h"
@@ -13,15 +15,19 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 11;
+inline constexpr std::uint32_t kSegmentVersion = 12;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
-inline constexpr std::uint32_t kQueuesMax = 1024;  // streams with work, all processes together
+// Queues and shared objects lie in parts, one for each place of a client. A process fills no part
+// but its own, so that it takes nothing from the others.
+inline constexpr std::uint32_t kQueuesEach = 128;  // streams of a process with work on the device
+inline constexpr std::uint32_t kQueuesMax = kClientsMax * kQueuesEach;
 inline constexpr std::uint32_t kQueueDepth =
     32;  // how many operations of a stream may be ahead of modelled time
 inline constexpr std::uint32_t kEndedMax = 4096;  // accounts kept of processes that have ended
-inline constexpr std::uint32_t kSharedMax = 512;  // memory objects that several processes hold
-inline constexpr std::uint32_t kHoldersMax = 16;  // processes that hold one of them
+inline constexpr std::uint32_t kSharedEach =
+    1024;  // memory objects that a process makes for others
+inline constexpr std::uint32_t kSharedMax = kClientsMax * kSharedEach;
 inline constexpr std::uint32_t kNone = ~0U;
 inline constexpr std::uint32_t kLifeMask = 0x7fffffff;   // the bits of a life's number
 inline constexpr std::uint32_t kLockWaiters = 1U << 31;  // beside it in the lock's word
@@ -82,43 +88,49 @@ enum class WorkState : std::uint32_t { kOpen, kClosed, kDone };
 
 /// One operation: device time received against cost known so far. Compute counts in SM x ns, the
 /// others in ns.
+/// Trivial, as are Queue and Shared: a new segment is a file without blocks, and their tables, most
+/// of which no process ever uses, must not become memory when it is made.
 struct Work {
-  WorkKind kind = WorkKind::kCompute;
-  WorkState state = WorkState::kDone;
-  std::int32_t priority = 0;  // smaller goes first among the kernels of one process
-  double cost = 0;
-  double received = 0;
-  double width = 1;      // SMs it can use
-  double credit_ns = 0;  // idle device time since it was submitted, see Device::work_open
-  double finish_ns = 0;
+  WorkKind kind;
+  WorkState state;
+  std::int32_t priority;  // smaller goes first among the kernels of one process
+  double cost;
+  double received;
+  double width;      // SMs it can use
+  double credit_ns;  // idle device time since it was submitted, see Device::work_open
+  double finish_ns;
 };
 
 /// The operations of one stream, in order; only the one at `head` is served.
 struct Queue {
-  std::uint32_t used = 0;
-  std::uint32_t client = kNone;
-  std::uint64_t head = 0, tail = 0;
-  double finish_ns = 0;  // of the last finished operation
+  std::uint64_t head, tail;
+  double finish_ns;    // of the last finished operation
+  double rate;         // of the model's present step: SMs for compute, share of the engine else
+  std::uint32_t hung;  // in this step: by a fault it occupies its SMs and comes no further
   Work ring[kQueueDepth];
 };
 
-/// A memory object that outlives its creator: charged to `owner`, and passed on to another holder
-/// when it dies.
+/// A memory object that outlives its creator: charged to `owner`, and to another holder when that
+/// one has let go of it.
 struct Shared {
-  std::uint64_t inode = 0;  // 0 = free
-  std::uint64_t bytes = 0;
-  std::uint64_t suspended_bytes = 0;        // while its only holder is checkpointed
-  std::uint32_t holders[kHoldersMax] = {};  // client + 1; the first non-zero one is charged
-  std::uint32_t counts[kHoldersMax] = {};
-  std::uint32_t given = 0;  // programs have been given descriptors of it, which hold it too
+  std::uint64_t inode;  // 0 = free
+  std::uint64_t bytes;
+  std::uint64_t suspended_bytes;            // while its only holder is checkpointed
+  std::uint64_t holders[kClientsMax / 64];  // a bit for each client
+  std::uint32_t owner;                      // a client
+  std::uint32_t given;  // programs have been given descriptors of it, which hold it too
 };
 
-struct Segment {
+/// What begins the file in every version.
+struct SegmentHead {
   std::uint64_t magic = 0;
   std::uint32_t version = 0;
   std::uint32_t bytes = 0;
   std::uint32_t index = 0;
   std::uint32_t count = 0;
+};
+
+struct Segment : SegmentHead {
   unsigned char uuid[16] = {};
   // The settings of the first process.
   std::uint32_t sm_count = 0;
@@ -161,11 +173,68 @@ struct Segment {
   double window_copy_ns[kWindows] = {};
   std::uint64_t window_number[kWindows] = {};
   double window_client_ns[kWindows][kClientsMax] = {};
-  std::uint64_t active[kQueuesMax / 64] = {};  // queues with work
+  std::uint64_t taken[kQueuesMax / 64] = {};            // queues that streams have
+  std::uint64_t active[kQueuesMax / 64] = {};           // queues with work
+  std::uint64_t active_clients[kClientsMax / 64] = {};  // clients with such queues
+  std::uint32_t shared_ends[kClientsMax] = {};  // of each part: no object is there or behind
   Account clients[kClientsMax];
+  Account ended[kEndedMax];
   Queue queues[kQueuesMax];
   Shared shared[kSharedMax];
-  Account ended[kEndedMax];
 };
+
+inline bool bit_get(const std::uint64_t* words, std::uint32_t bit) {
+  return (words[bit / 64] >> (bit % 64) & 1) != 0;
+}
+inline void bit_set(std::uint64_t* words, std::uint32_t bit) {
+  words[bit / 64] |= 1ULL << (bit % 64);
+}
+inline void bit_clear(std::uint64_t* words, std::uint32_t bit) {
+  words[bit / 64] &= ~(1ULL << (bit % 64));
+}
+/// Calls `visit` with the number of each bit that is set, in order; it may clear that bit.
+template <typename Visit>
+void bits_each(const std::uint64_t* words, std::uint32_t count, Visit visit) {
+  for (std::uint32_t word = 0; word < count; ++word)
+    for (std::uint64_t bits = words[word]; bits != 0; bits &= bits - 1)
+      visit(word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)));
+}
+
+inline std::uint32_t queue_client(std::uint32_t queue) { return queue / kQueuesEach; }
+inline bool queue_taken(const Segment& segment, std::uint32_t queue) {
+  return bit_get(segment.taken, queue);
+}
+/// Whether the model serves the queue.
+inline void queue_active(Segment& segment, std::uint32_t queue, bool active) {
+  constexpr std::uint32_t kWords = kQueuesEach / 64;
+  const std::uint32_t client = queue_client(queue);
+  if (active) {
+    bit_set(segment.active, queue);
+    bit_set(segment.active_clients, client);
+    return;
+  }
+  bit_clear(segment.active, queue);
+  const std::uint64_t* const own = segment.active + client * kWords;
+  if (std::all_of(own, own + kWords, [](std::uint64_t word) { return word == 0; }))
+    bit_clear(segment.active_clients, client);
+}
+/// Calls `visit(queue)` for each queue that the model serves, in order.
+template <typename Visit>
+void active_each(const Segment& segment, Visit visit) {
+  constexpr std::uint32_t kWords = kQueuesEach / 64;
+  bits_each(segment.active_clients, kClientsMax / 64, [&](std::uint32_t client) {
+    bits_each(segment.active + client * kWords, kWords,
+              [&](std::uint32_t bit) { visit(client * kQueuesEach + bit); });
+  });
+}
+/// Calls `visit(object)` for each shared object there is.
+template <typename S, typename Visit>
+void shared_each(S& segment, Visit visit) {
+  for (std::uint32_t client = 0; client < kClientsMax; ++client) {
+    auto* const part = segment.shared + client * kSharedEach;
+    for (std::uint32_t i = 0; i < std::min(segment.shared_ends[client], kSharedEach); ++i)
+      if (part[i].inode != 0) visit(part[i]);
+  }
+}
 
 }  // namespace softgpu::device

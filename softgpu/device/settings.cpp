@@ -2,17 +2,21 @@
 // environment.
 #include "softgpu/device/settings.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <cstring>
 #include <functional>
+#include <sstream>
 #include <string_view>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/device/text.h"
 
 namespace softgpu::device {
@@ -97,6 +101,18 @@ bool page_store(Settings& settings, const SettingText& text, std::string& error)
   return false;
 }
 
+/// Reads a regular file. From a FIFO only one process gets the settings, and that one after a wait.
+bool file_read(const char* path, std::string& content, std::string& error) {
+  const int file = above_standard(open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  std::string part(4096, '\0');
+  ssize_t length = file < 0 || !regular_file(file, error) ? -1 : 1;
+  while (length > 0 && (length = read(file, part.data(), part.size())) > 0)
+    content.append(part, 0, static_cast<std::size_t>(length));
+  if (length < 0 && error.empty()) error = std::strerror(errno);
+  if (file >= 0) close(file);
+  return length == 0;
+}
+
 }  // namespace
 
 std::string key_normal(std::string name) {
@@ -116,11 +132,12 @@ bool setting_store(Settings& settings, const SettingText& text, std::string& err
 }
 
 bool profile_read(const char* path, std::vector<SettingText>& texts, std::string& error) {
-  std::ifstream file(path);
-  if (!file) {
-    error = std::string("cannot read the profile ") + path;
+  std::string content;
+  if (!file_read(path, content, error)) {
+    error = std::string("cannot read the profile ") + path + ": " + error;
     return false;
   }
+  std::istringstream file(content);
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string text(trimmed(std::string_view(line).substr(0, line.find('#'))));

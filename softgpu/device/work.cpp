@@ -24,15 +24,17 @@ void sleep_ns(double nanoseconds) {
 
 }  // namespace
 
-std::uint32_t Device::queue_open(std::uint32_t client) {
+std::uint32_t Device::queue_open(std::uint32_t client, double since_ns) {
   const Lock lock(*this);
-  for (std::uint32_t queue = 0; queue < kQueuesMax; ++queue) {
+  // A process that was taken for dead has no part any more.
+  if (client >= kClientsMax || segment_->clients[client].life != lives_->own()) return kNone;
+  for (std::uint32_t i = 0; i < kQueuesEach; ++i) {
+    const std::uint32_t queue = client * kQueuesEach + i;
+    if (queue_taken(*segment_, queue)) continue;
     Queue& q = segment_->queues[queue];
-    if (q.used != 0) continue;
-    q.client = client;
     q.head = q.tail = 1;  // number 0 stands for "none"
-    q.finish_ns = segment_->now_ns;
-    q.used = 1;
+    q.finish_ns = since_ns;
+    bit_set(segment_->taken, queue);
     return queue;
   }
   return kNone;
@@ -40,10 +42,13 @@ std::uint32_t Device::queue_open(std::uint32_t client) {
 
 void Device::queue_close(std::uint32_t queue) {
   const Lock lock(*this);
-  Queue& q = segment_->queues[queue];
-  segment_->active[queue / 64] &= ~(1ULL << (queue % 64));
-  q.head = q.tail;
-  q.used = 0;
+  queue_drop_locked(queue);
+}
+
+void Device::queue_drop_locked(std::uint32_t queue) {
+  queue_active(*segment_, queue, false);
+  segment_->queues[queue].head = segment_->queues[queue].tail;
+  bit_clear(segment_->taken, queue);
 }
 
 /// Time that the operations up to `number` still need with the device to themselves.
@@ -64,7 +69,7 @@ std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
     {
       const Lock lock(*this);
       Queue& q = segment_->queues[queue];
-      if (q.used == 0) return 0;
+      if (!queue_taken(*segment_, queue)) return 0;
       ahead = queue_ahead_locked(q, q.tail);
       if (q.tail - q.head < kQueueDepth && ahead <= kAheadNs) {
         Work& w = q.ring[q.tail % kQueueDepth];
@@ -74,7 +79,7 @@ std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
         w.width = std::clamp(request.width, 1.0, static_cast<double>(segment_->sm_count));
         w.cost = request.cost;
         w.priority = request.priority;
-        if (request.counted) ++segment_->clients[q.client].launches;
+        if (request.counted) ++segment_->clients[queue_client(queue)].launches;
         const double idle_since =
             std::max({request.ready_ns, q.finish_ns,
                       segment_->engine_end_ns[static_cast<std::size_t>(request.kind)]});
@@ -84,7 +89,7 @@ std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
             std::max(request.ready_ns, q.finish_ns);  // without pacing: where its time begins
         segment_->engine_end_ns[static_cast<std::size_t>(request.kind)] = segment_->now_ns;
         const std::uint64_t number = q.tail++;
-        if (paced()) segment_->active[queue / 64] |= 1ULL << (queue % 64);
+        if (paced()) queue_active(*segment_, queue, true);
         return number;
       }
     }
@@ -101,10 +106,10 @@ bool Device::work_charge(std::uint32_t queue, std::uint64_t number, double cost,
     {
       const Lock lock(*this);
       Queue& q = segment_->queues[queue];
-      if (q.used == 0) return false;
+      if (!queue_taken(*segment_, queue)) return false;
       work(queue, number).cost += cost;
       cost = 0;
-      hangs = client_hangs(*segment_, q.client);
+      hangs = client_hangs(*segment_, queue_client(queue));
       ahead = hangs ? kSleepMaxNs * 2 : queue_ahead_locked(q, number);
     }
     if (!hangs && (!paced() || ahead <= kAheadNs)) return true;
@@ -131,12 +136,12 @@ void Device::unpaced_finish_locked(std::uint32_t queue) {
   for (; q.head < q.tail; ++q.head) {
     Work& w = work(queue, q.head);
     if (w.state == WorkState::kOpen) break;
-    account_locked(q.client, w, w.cost - w.received);
+    account_locked(queue_client(queue), w, w.cost - w.received);
     q.finish_ns = w.finish_ns = std::max(w.finish_ns, q.finish_ns) + w.cost / w.width;
     w.received = w.cost;
     w.state = WorkState::kDone;
   }
-  if (q.head == q.tail) segment_->active[queue / 64] &= ~(1ULL << (queue % 64));
+  if (q.head == q.tail) queue_active(*segment_, queue, false);
 }
 
 double Device::work_time(std::uint32_t queue, std::uint64_t number) {
@@ -150,8 +155,7 @@ double Device::work_time(std::uint32_t queue, std::uint64_t number) {
 
 bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, double& finish_ns) {
   const Lock lock(*this);
-  Queue& q = segment_->queues[queue];
-  if (q.used == 0) return false;
+  if (!queue_taken(*segment_, queue)) return false;
   Work& w = work(queue, number);
   assert(w.state == WorkState::kOpen);
   w.state = WorkState::kClosed;
@@ -161,16 +165,16 @@ bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, 
     finish_ns = w.finish_ns;
     return w.state == WorkState::kDone;
   }
-  segment_->active[queue / 64] |= 1ULL << (queue % 64);  // also when it was opened unpaced
+  queue_active(*segment_, queue, true);  // also when it was opened unpaced
   const double gain = std::min(w.credit_ns * w.width, w.cost - w.received);
   if (gain > 0) {
-    account_locked(q.client, w, gain);
+    account_locked(queue_client(queue), w, gain);
     w.received += gain;
   }
   if (w.received <= w.cost) return false;
   if (w.kind == WorkKind::kCompute) {
     const double lag = (w.received - w.cost) / w.width;
-    segment_->clients[q.client].lag_ns += lag;
+    segment_->clients[queue_client(queue)].lag_ns += lag;
   }
   w.received = w.cost;  // complete at the next step of the model
   return false;
@@ -179,7 +183,7 @@ bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, 
 bool Device::work_done(std::uint32_t queue, std::uint64_t number, double& finish_ns) {
   const Lock lock(*this);
   const Queue& q = segment_->queues[queue];
-  if (q.used == 0) {
+  if (!queue_taken(*segment_, queue)) {
     finish_ns = segment_->now_ns;
     return true;
   }
@@ -194,8 +198,8 @@ bool Device::work_wait(std::uint32_t queue, std::uint64_t number, double& finish
   {
     const Lock lock(*this);
     const Queue& q = segment_->queues[queue];
-    if (q.used == 0 || q.head > number) {
-      finish_ns = q.used != 0 && q.tail - number <= kQueueDepth
+    if (!queue_taken(*segment_, queue) || q.head > number) {
+      finish_ns = queue_taken(*segment_, queue) && q.tail - number <= kQueueDepth
                       ? q.ring[number % kQueueDepth].finish_ns
                       : q.finish_ns;
       return true;

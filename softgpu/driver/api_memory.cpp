@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "softgpu/driver/capture.h"
@@ -40,7 +41,10 @@ CUresult host_allocate(const ContextRef& context, void** out, std::size_t bytes,
   const std::size_t length = round_up(bytes, kHostPage);
   void* p = mmap(nullptr, length, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (p == MAP_FAILED) {
+    Process::get().complain_of_mapping(errno);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   Allocation allocation;
   allocation.base = address_of(p);
   allocation.size = bytes;

@@ -2,7 +2,6 @@
 // changes until everything has been taken on all of the target devices.
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "softgpu/driver/checkpoint.h"
 #include "softgpu/driver/checkpoint_state.h"
@@ -18,7 +17,6 @@ struct Move {
   Gpu* gpu = nullptr;
   Segment* to = nullptr;
   std::uint32_t client = device::kNone;  // there
-  std::vector<std::pair<StreamRef, std::uint32_t>> queues;
 };
 
 bool is(const Segment& segment, const CUuuid& uuid) {
@@ -58,7 +56,7 @@ bool rest_place(std::vector<Move>& moves) {
 /// Every checkpointed GPU has a target of its own. False: the pairs do not say so.
 bool moves_plan(const CheckpointRequest& request, std::vector<Move>& moves) {
   for (const auto& gpu : Process::get().gpus()) {
-    Move move{gpu.get(), nullptr, device::kNone, {}};
+    Move move{gpu.get(), nullptr, device::kNone};
     if (request.pair_count == 0) move.to = gpu->model.segment();
     if (const CUcheckpointGpuPair* pair = pair_find(request, *gpu)) {
       move.to = segment_find(pair->newUuid);
@@ -68,23 +66,6 @@ bool moves_plan(const CheckpointRequest& request, std::vector<Move>& moves) {
     moves.push_back(move);
   }
   return rest_place(moves);
-}
-
-/// A queue over there for every stream of the GPU.
-bool queues_open(Move& move, device::Device& to) {
-  for (const ContextRef& context : Registry<Context>::all().list()) {
-    if (&context->gpu != move.gpu) continue;
-    const std::lock_guard lock(context->order);
-    std::vector<StreamRef> streams = context->streams;
-    streams.push_back(context->legacy);
-    for (const StreamRef& stream : streams) {
-      if (stream == nullptr) continue;
-      const std::uint32_t queue = to.queue_open(move.client);
-      if (queue == device::kNone) return false;
-      move.queues.emplace_back(stream, queue);
-    }
-  }
-  return true;
 }
 
 bool move_take(Move& move) {
@@ -99,7 +80,7 @@ bool move_take(Move& move) {
   move.client = to.client_open();
   if (move.client == device::kNone) return false;
   return device::Device::client_move(gpu.model, gpu.client, to, move.client) &&
-         to.client_resume(move.client) && queues_open(move, to);
+         to.client_resume(move.client);
 }
 
 void move_undo(const Move& move) {
@@ -117,9 +98,11 @@ void move_commit(Move& move) {
   const std::lock_guard lock(gpu.mutex);
   gpu.model.rebind(move.to);
   gpu.client = move.client;
-  for (const auto& [stream, queue] : move.queues) stream->queue_replace(queue);
-  for (const ContextRef& context : Registry<Context>::all().list())
-    if (&context->gpu == &gpu) context->alarm_watch();
+  for (const ContextRef& context : Registry<Context>::all().list()) {
+    if (&context->gpu != &gpu) continue;
+    for (const StreamRef& stream : context->streams_all()) stream->queue_forget();
+    context->alarm_watch();
+  }
 }
 
 }  // namespace

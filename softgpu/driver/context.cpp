@@ -70,15 +70,15 @@ void Context::close() {
   gpu.model.memory_give(gpu.client, gpu.model.settings().context_bytes);
 }
 
+std::vector<StreamRef> Context::streams_all() {
+  const std::lock_guard lock(order);
+  std::vector<StreamRef> all = streams;
+  if (legacy != nullptr) all.push_back(legacy);
+  return all;
+}
+
 void Context::wait_all() {
-  std::vector<StreamRef> all;
-  {
-    const std::lock_guard lock(order);
-    all = streams;
-    all.push_back(legacy);
-  }
-  for (const StreamRef& stream : all)
-    if (stream != nullptr) (void)Stream::wait(stream->last());
+  for (const StreamRef& stream : streams_all()) (void)Stream::wait(stream->last());
 }
 
 void Context::fail(CUresult error) {

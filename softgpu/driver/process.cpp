@@ -2,12 +2,15 @@
 // every entry point.
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "softgpu/device/directory.h"
 #include "softgpu/driver/capture.h"
@@ -22,6 +25,12 @@
 #include "softgpu/thread_object.h"
 
 namespace softgpu::driver {
+namespace {
+
+/// A process that has been refused a mapping may have a few less than it may have.
+constexpr long kMapsSpare = 64;
+
+}  // namespace
 
 /// After this nothing of the driver touches the device: workers stop at their next charge, and the
 /// process's account is closed. Nothing is joined or unmapped, so a kernel that never ends cannot
@@ -123,6 +132,19 @@ void Process::complain(const std::string& what) {
           log_level_ == 0 ? "; SOFTGPU_LOG=1 tells of each failure, SOFTGPU_LOG=0 of none" : "");
 }
 
+void Process::complain_of_mapping(int error) {
+  std::string why = std::string("the host maps no more memory: ") + std::strerror(error);
+  std::ifstream maps("/proc/self/maps"), most("/proc/sys/vm/max_map_count");
+  const auto count = std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  long limit = 0;
+  if (error == ENOMEM && most >> limit && count >= limit - kMapsSpare)
+    why += "; this process has " + std::to_string(count) + " mappings of " + std::to_string(limit) +
+           " (sysctl vm.max_map_count): raise it, or make fewer allocations";
+  else if (error == ENOMEM)
+    why += "; look at `ulimit -v` and at the memory of the host";
+  complain("out of memory: " + why);
+}
+
 void Process::log_call(const char* name, CUresult result) {
   if (log_level_ < 2) return;
   dprintf(log_file_, "softgpu: %d %s%s\n", getpid(), name,
@@ -181,85 +203,6 @@ CUresult enter(ContextRef& context, const char* name) {
 CUresult not_implemented(const char* name) {
   Process::get().log_missing(name);
   return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-bool Gpu::client_need() {
-  const std::lock_guard lock(mutex);
-  if (client == device::kNone) client = model.client_open();
-  return client != device::kNone;
-}
-
-int Gpu::file_need_locked() {
-  if (arena_ < 0) arena_ = memfd_create("softgpu", MFD_CLOEXEC);
-  return arena_;
-}
-
-int Gpu::memory_file() {
-  const std::lock_guard lock(mutex);
-  return file_need_locked();
-}
-
-namespace {
-
-/// Bytes mapped before and behind each piece of memory, which belong to no other. Hardware maps
-/// memory in pages of this size, so a kernel that leaves its buffer by a row or two meets
-/// neighbours there and no fault; programs do. Here it meets bytes of its own. They cost no device
-/// memory, and none of the host's until they are touched. With exact bounds they fault.
-constexpr std::size_t kMargin = 2u << 20;
-
-/// Where the memory of a piece of `bytes` is mapped, margins included.
-struct Extent {
-  std::size_t inner, whole;
-  explicit Extent(std::size_t bytes)
-      : inner(round_up(bytes, kHostPage)), whole(inner + 2 * kMargin) {}
-};
-
-void pages_drop(int file, std::uint64_t offset, std::size_t bytes) {
-  fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-            static_cast<off_t>(bytes));
-}
-
-}  // namespace
-
-void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
-  const Extent extent(bytes);
-  const std::lock_guard lock(mutex);
-  void* p = MAP_FAILED;
-  const std::uint64_t at = arena_end_;
-  if (!pages_.take(at + kMargin, bytes)) return nullptr;
-  if (file_need_locked() >= 0 && ftruncate(arena_, static_cast<off_t>(at + extent.whole)) == 0)
-    p = mmap(nullptr, extent.whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena_,
-             static_cast<off_t>(at));
-  std::byte* inner = static_cast<std::byte*>(p) + kMargin;
-  if (p != MAP_FAILED &&
-      (!bounds_close(p, kMargin) || !bounds_close(inner + extent.inner, kMargin) ||
-       !strict_close(inner, extent.inner, PROT_READ | PROT_WRITE))) {
-    munmap(p, extent.whole);
-    p = MAP_FAILED;
-  }
-  if (p == MAP_FAILED) {
-    pages_.give(at + kMargin, bytes);
-    return nullptr;
-  }
-  arena_end_ = at + extent.whole;
-  if (file != nullptr) *file = arena_;
-  if (offset != nullptr) *offset = at + kMargin;
-  return inner;
-}
-
-void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared) {
-  const Extent extent(bytes);
-  munmap(static_cast<std::byte*>(p) - kMargin, extent.whole);
-  // What another process still shows must keep its contents; the last of them frees the pages. The
-  // margins are shown by none.
-  if (shared != 0) pages_.forget(offset, bytes);
-  if (shared != 0 && !model.shared_release(client, shared)) {
-    pages_drop(arena_, offset - kMargin, kMargin);
-    pages_drop(arena_, offset + extent.inner, kMargin);
-    return;
-  }
-  pages_drop(arena_, offset - kMargin, extent.whole);
-  if (shared == 0) pages_.give(offset, bytes);
 }
 
 }  // namespace softgpu::driver

@@ -65,6 +65,10 @@ class Registry {
     objects_.erase(found);
     return object;
   }
+  std::size_t size() const {
+    const std::shared_lock lock(mutex_);
+    return objects_.size();
+  }
   std::vector<std::shared_ptr<T>> list() const {
     const std::shared_lock lock(mutex_);
     std::vector<std::shared_ptr<T>> result;
@@ -122,15 +126,16 @@ class Gpu {
   /// `shared` names it in the account when other processes may hold it too (ipc.h).
   void memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared = 0);
   /// Names it in the account, so that other processes may hold it too. False: too many objects.
-  [[nodiscard]] bool memory_share(std::uint64_t name, std::size_t bytes) {
-    return model.shared_adopt(client, name, pages_.alone(bytes));
-  }
+  [[nodiscard]] bool memory_share(std::uint64_t name, std::size_t bytes);
   /// The file that all of them are ranges of; -1 when it cannot be made.
   int memory_file();
 
   const int ordinal;
   device::Device model;
   std::atomic<double> behind_ns{0};
+  // Streams that wait for a queue of the device, one at a time (stream_queue.cpp).
+  std::timed_mutex queue_turn;
+  std::atomic<unsigned> queue_waiters{0};
   std::mutex mutex;  // of everything below
   std::uint32_t client = device::kNone;
   ContextRef primary;
@@ -140,10 +145,13 @@ class Gpu {
 
  private:
   int file_need_locked();
+  void* arena_map_locked(std::size_t whole);
   DevicePages pages_{*this};
   int arena_ =
       -1;  // one sparse memfd: allocations are ranges of it, so that they can be shared by IPC
   std::uint64_t arena_end_ = 0;
+  std::byte* window_ = nullptr;  // where the next of it is mapped, and how much fits there
+  std::size_t window_left_ = 0;
 };
 
 class Context : public std::enable_shared_from_this<Context> {
@@ -156,6 +164,7 @@ class Context : public std::enable_shared_from_this<Context> {
   /// Stops all work, waits for the workers, returns all memory. The context stays as an error for
   /// whoever holds it.
   void close();
+  std::vector<StreamRef> streams_all();
   /// Waits for everything submitted to any of its streams so far.
   void wait_all();
   /// The first fault stays for ever: nothing of this context runs afterwards.
@@ -205,7 +214,7 @@ class Context : public std::enable_shared_from_this<Context> {
 
   std::mutex workers_mutex;
   std::condition_variable workers_changed;
-  int workers = 0;
+  std::atomic<int> workers = 0;  // changed under the mutex
 
  private:
   void alarm_look();
@@ -254,6 +263,8 @@ class Process {
   /// A line on stderr about a failure that a program may overlook: the first one of the process;
   /// each one with SOFTGPU_LOG=1 or more, none with SOFTGPU_LOG=0.
   void complain(const std::string& what);
+  /// The same about a mapping that the kernel refused with `error`.
+  void complain_of_mapping(int error);
 
  private:
   Process();

@@ -31,21 +31,14 @@ class FunctionOp : public Op {
 }  // namespace
 
 Stream::Stream(const ContextRef& of, Kind of_kind, unsigned with_flags, int with_priority)
-    : kind(of_kind), flags(with_flags), priority(with_priority), id(next_id()), owner_(of) {
-  queue_ = of->gpu.model.queue_open(of->gpu.client);
-  queue_moves_ = of->gpu.model.moves();
-}
+    : kind(of_kind),
+      flags(with_flags),
+      priority(with_priority),
+      id(next_id()),
+      owner_(of),
+      idle_since_ns_(device::clock_ns()) {}
 
 Stream::~Stream() { queue_give(); }
-
-void Stream::queue_give() {
-  device::Device& model = owner_->gpu.model;
-  const std::uint32_t queue = queue_.exchange(device::kNone);
-  mark_ = {};
-  if (queue != device::kNone && queue_moves_ == model.moves() &&
-      Process::get().status() == CUDA_SUCCESS)
-    model.queue_close(queue);
-}
 
 void Stream::submit(const OpRef& op, std::vector<OpRef> after) {
   op->stream = shared_from_this();
@@ -139,17 +132,12 @@ void Stream::attributes_change(const std::function<void(StreamAttributes&)>& how
   how(attributes_);
 }
 
-void Stream::queue_replace(std::uint32_t queue) {
-  const std::lock_guard lock(mutex_);
-  queue_ = queue;
-  queue_moves_ = owner_->gpu.model.moves();
-  mark_ = {};
-}
-
 CUresult stream_create(const ContextRef& context, Stream::Kind kind, unsigned flags, int priority,
                        StreamRef& stream) {
+  // Bounded, so that a program that loses its streams is told before the host has no memory.
+  if (kind != Stream::kLegacy && Registry<Stream>::all().size() >= kStreamsMax)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   stream = std::make_shared<Stream>(context, kind, flags, priority);
-  if (stream->queue() == device::kNone) return CUDA_ERROR_OUT_OF_MEMORY;
   if (kind == Stream::kLegacy) return CUDA_SUCCESS;
   Registry<Stream>::all().add(stream);
   std::vector<OpRef> awaited;

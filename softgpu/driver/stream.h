@@ -1,7 +1,8 @@
-// Streams and what runs in them. A stream is a queue of operations, a queue of the device and a
-// worker thread. The work of an operation is done ahead of modelled time, in order, by the worker
-// or by a thread that waits for it; an operation is *done* when the device has given it its time,
-// which settling finds out. Nothing here knows what an operation does.
+// Streams and what runs in them. A stream is a queue of operations, a worker thread and, while it
+// has work on the device, a queue of the device. The work of an operation is done ahead of modelled
+// time, in order, by the worker or by a thread that waits for it; an operation is *done* when the
+// device has given it its time, which settling finds out. Nothing here knows what an operation
+// does.
 #pragma once
 
 #include <deque>
@@ -103,8 +104,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const ContextRef& context() const { return owner_; }
   Context& owner() const { return *owner_; }
   std::uint32_t queue() const { return queue_.load(); }
-  /// Goes on in a queue of the device that the GPU has become; everything submitted is done.
-  void queue_replace(std::uint32_t queue);
+  /// The GPU has become another device, and everything submitted is done.
+  void queue_forget();
 
   const Kind kind;
   const unsigned flags;
@@ -126,10 +127,17 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   void worker_start_locked();
   void worker_run();
-  void worker_loop();
+  bool worker_loop();
   void worker_wake_locked();
   void leave();
   void queue_give();
+  [[nodiscard]] bool queue_hold();
+  bool queue_open();
+  bool queue_wait();
+  bool queue_spare();
+  static bool queues_spare(Gpu& gpu);
+  void queue_yield();
+  bool mark_reached_locked();
   std::vector<OpRef> lasts();
 
   bool available_locked() const { return begun_ < ops_.size() && !executing_; }
@@ -141,8 +149,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void wait_executed(const Op& target);
 
   ContextRef owner_;
-  std::atomic<std::uint32_t> queue_ = device::kNone;  // kNone: it has left, and all is done
-  std::uint32_t queue_moves_ = 0;                     // Device::moves() when it was opened
+  // kNone: none of its work is on the device. Taken and given back by whoever executes; given back
+  // for another stream by any thread, under the mutex, while `working_` is false.
+  std::atomic<std::uint32_t> queue_ = device::kNone;
+  std::atomic<bool> working_{false};  // an operation is between its begin and its end there
+  std::uint32_t queue_moves_ = 0;     // Device::moves() when the queue was taken
+  double queue_taken_ns_ = 0;
+  double idle_since_ns_ = 0;  // of the device: while it has no queue
   mutable std::mutex mutex_;
   std::condition_variable work_;         // for the worker
   std::condition_variable changed_;      // for those who wait for operations
@@ -156,11 +169,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   double last_finish_ns_ = 0;
   Worker worker_ = Worker::kNone;
   bool retiring_ = false;
+  bool left_ = false;  // what a thread that had it still submits reaches no device
   StreamAttributes attributes_;
+  WorkMark mark_;  // of whoever executes, and of any thread as `queue_` is
   // Of whoever executes.
-  WorkMark mark_;
   double floor_ns_ = 0;  // what the operations so far could not have been done before
 };
+
+inline constexpr std::size_t kStreamsMax = 16384;  // that a process has at a time
 
 /// Resolves a stream argument: null, the special handles, or a created one of any living context.
 CUresult stream_find(CUstream handle, const ContextRef& current, StreamRef& stream);

@@ -20,6 +20,13 @@ namespace {
 constexpr std::chrono::microseconds kPatrol{100};
 /// So much waiting work is worth waking it.
 constexpr std::size_t kBacklog = 16;
+/// Idle workers that a context keeps. Beyond, one ends that looks and finds its stream idle: a
+/// program may have thousands of streams, a host has not always as many threads.
+constexpr int kWorkersKept = 256;
+constexpr std::chrono::milliseconds kRest{100};
+/// A kernel takes so much stack at most: 13 KiB for a matrix instruction, and a signal frame. The
+/// threads of a program may have 16 KiB in all (PTHREAD_STACK_MIN).
+constexpr std::size_t kKernelStack = 64 * 1024;
 
 /// Whether a kernel that faults on this thread reaches our handler: a synchronous signal that is
 /// blocked ends the process.
@@ -65,32 +72,37 @@ void Stream::hurry() {
 void Stream::worker_run() {
   prctl(PR_SET_TIMERSLACK, 5000);  // modelled times are met to some microseconds
   thread_state().in_callback = true;
-  worker_loop();
+  if (!worker_loop()) return;
   // What refers to this stream's operations must know their end before the queue goes.
   const OpRef final_op = last();
   (void)wait(final_op);
-  {
-    const std::lock_guard lock(mutex_);
-    last_.reset();  // it refers to this stream, which would otherwise keep itself
-  }
   leave();
 }
 
-void Stream::worker_loop() {
+/// False: the stream stays, and gets another worker with its next work.
+bool Stream::worker_loop() {
   std::unique_lock lock(mutex_);
   for (std::uint64_t seen = 0;;) {
     worker_ = Worker::kBusy;
     if (available_locked()) {
       execute_locked(lock);
     } else if ((retiring_ || owner_->closed) && !executing_) {
-      return;
+      return true;
     } else if (seen != submitted_) {
       seen = submitted_;
       worker_ = Worker::kPatrol;
       work_.wait_for(lock, kPatrol);
-    } else {
+    } else if (owner_->workers <= kWorkersKept) {
       worker_ = Worker::kAsleep;
       work_.wait(lock);
+    } else {
+      settle_locked();
+      if (ops_.empty() && !executing_) {
+        worker_ = Worker::kNone;
+        return false;
+      }
+      worker_ = Worker::kAsleep;
+      work_.wait_for(lock, kRest);
     }
   }
 }
@@ -109,7 +121,11 @@ void Stream::leave() {
   {
     // Events that were recorded last here keep the stream, for as long as the program keeps them.
     const std::lock_guard lock(mutex_);
-    if (ops_.empty()) queue_give();
+    left_ = ops_.empty();
+    if (left_) {
+      queue_give();
+      last_.reset();  // it refers to this stream, which would otherwise keep itself
+    }
   }
   const std::lock_guard order(owner_->order);
   std::erase_if(owner_->streams, [this](const StreamRef& other) { return other.get() == this; });
@@ -123,6 +139,7 @@ void Stream::execute_locked(std::unique_lock<std::mutex>& lock) {
   perform(*op);
   lock.lock();
   executing_ = false;
+  op->mark = mark_;
   op->state.store(Op::kExecuted, std::memory_order_release);
   settle_locked();
   if (waiters_ != 0) changed_.notify_all();
@@ -146,7 +163,6 @@ void Stream::perform(Op& op) {
   }
   op.drop();
   floor_ns_ = std::max(floor_ns_, op.floor_ns);
-  op.mark = mark_;
 }
 
 void Stream::settle() {
@@ -193,7 +209,7 @@ bool Stream::help(const Op& target) {
 
 /// Helps, and sleeps while this thread cannot, until it has executed.
 void Stream::wait_executed(const Op& target) {
-  const bool may_help = faults_arrive();
+  const bool may_help = stack_left() >= kKernelStack && faults_arrive();
   if (!may_help) hurry();
   while (!may_help || !help(target)) {
     std::unique_lock lock(mutex_);
@@ -231,10 +247,12 @@ CUresult Stream::wait(const OpRef& op) {
 
 std::uint64_t Stream::work_begin(const device::WorkRequest& request) {
   device::Device& model = owner_->gpu.model;
-  if (queue() == device::kNone) return 0;  // submitted after its end, by a thread that had it still
-  if (model.paced()) settle();  // before what earlier operations refer to leaves the ring
+  if (!queue_hold()) return 0;
   const std::uint64_t number = model.work_open(queue_, request, owner_->stop);
-  if (number == 0) return 0;
+  if (number == 0) {
+    working_.store(false, std::memory_order_release);
+    return 0;
+  }
   mark_ = WorkMark{number, false, 0};
   // A fault may hold it here, however little it costs.
   const bool held = model.settings().fault_count != 0;
@@ -243,23 +261,37 @@ std::uint64_t Stream::work_begin(const device::WorkRequest& request) {
 
 void Stream::work_end(std::uint64_t number, double cost) {
   double finish = 0;
-  if (owner_->stop || !owner_->gpu.model.work_close(queue_, number, cost, finish)) return;
-  mark_.reached = true;
-  mark_.finish_ns = finish;
+  if (owner_->stop) return;
+  if (owner_->gpu.model.work_close(queue_, number, cost, finish)) {
+    mark_.reached = true;
+    mark_.finish_ns = finish;
+  }
+  working_.store(false, std::memory_order_release);
 }
 
 bool Stream::work_add(Op& op, device::WorkKind work_kind, double cost, double width) {
   device::Device& model = owner_->gpu.model;
   const std::uint64_t number = work_begin({work_kind, width, op.floor_ns});
-  if (number == 0 || !model.work_charge(queue_, number, cost, owner_->stop)) return false;
+  if (number == 0) return false;
+  const bool charged = model.work_charge(queue_, number, cost, owner_->stop);
   work_end(number, 0);
-  return true;
+  return charged;
 }
 
 double Stream::work_drain() {
-  while (mark_.number != 0 && !mark_.reached && !owner_->stop)
-    mark_.reached = owner_->gpu.model.work_wait(queue_, mark_.number, mark_.finish_ns);
-  return mark_.finish_ns;
+  for (;;) {
+    WorkMark awaited;
+    std::uint32_t queue = device::kNone;
+    {
+      const std::lock_guard lock(mutex_);
+      if (mark_.number == 0 || mark_.reached || owner_->stop) return mark_.finish_ns;
+      awaited = mark_;
+      queue = queue_;
+    }
+    if (!owner_->gpu.model.work_wait(queue, awaited.number, awaited.finish_ns)) continue;
+    const std::lock_guard lock(mutex_);
+    (void)mark_reached_locked();
+  }
 }
 
 }  // namespace softgpu::driver

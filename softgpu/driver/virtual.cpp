@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/memory_strict.h"
@@ -145,8 +146,10 @@ CUresult VirtualMemory::map(std::uintptr_t at, std::size_t bytes, std::size_t of
   const PieceRef& piece = found->second.piece;
   if (mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
            piece->file(), 0) == MAP_FAILED ||
-      !strict_close(reinterpret_cast<void*>(at), bytes, PROT_NONE))
+      !strict_close(reinterpret_cast<void*>(at), bytes, PROT_NONE)) {
+    Process::get().complain_of_mapping(errno);
     return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   mappings_[at] = Mapping{bytes, piece, handle, {}};
   Allocation allocation;
   allocation.base = at;

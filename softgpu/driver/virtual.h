@@ -32,7 +32,7 @@ class Piece {
 
  private:
   int file_;
-  std::uint64_t inode_;  // names the piece in the device's account
+  std::uint64_t inode_;  // names the piece in the device's account; 0: others can never hold it
 };
 using PieceRef = std::shared_ptr<Piece>;
 

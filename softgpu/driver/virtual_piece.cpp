@@ -39,12 +39,17 @@ CUresult Piece::create(Gpu& gpu, const CUmemAllocationProp& prop, std::size_t by
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
   const int file = memfd_create(piece_name(gpu).c_str(), MFD_CLOEXEC);
   struct stat status {};
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0 || fstat(file, &status) != 0 ||
-      !gpu.model.shared_create(gpu.client, status.st_ino, bytes)) {
+  bool made =
+      file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0 && fstat(file, &status) == 0;
+  const std::uint64_t name = prop.requestedHandleTypes != 0 ? status.st_ino : 0;
+  if (made)
+    made = name != 0 ? gpu.model.shared_create(gpu.client, name, bytes)
+                     : gpu.model.memory_take(gpu.client, bytes);
+  if (!made) {
     if (file >= 0) close(file);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  piece = std::make_shared<Piece>(prop, gpu, bytes, file, status.st_ino);
+  piece = std::make_shared<Piece>(prop, gpu, bytes, file, name);
   return CUDA_SUCCESS;
 }
 
@@ -77,7 +82,10 @@ int Piece::give() {
 
 Piece::~Piece() {
   close(file_);
-  gpu.model.shared_release(gpu.client, inode_);
+  if (inode_ != 0)
+    gpu.model.shared_release(gpu.client, inode_);
+  else
+    gpu.model.memory_give(gpu.client, bytes);
 }
 
 }  // namespace softgpu::driver

@@ -72,6 +72,16 @@ class Private(BrokerTest):
         result = self.sluice("run", "--soft", "3", "--", "sh", "-c", "echo $SOFTGPU_COUNT $LD_LIBRARY_PATH", env=env)
         self.assertEqual(result.stdout.split(), ["3", f"{e2e_support.INSTALLATION}/lib/softgpu"])
 
+    def test_relative_paths_of_software_gpus(self):
+        """The broker works in "/" and the program where it likes: both are told whole paths."""
+        relative = {"SOFTGPU_DIR": "gpus", "SOFTGPU_PROFILE": "./fast.profile", "SOFTGPU_LOG": "1"}
+        result = self.sluice("run", "--", "sh", "-c", "cd /; echo $SOFTGPU_DIR $SOFTGPU_PROFILE $SOFTGPU_LOG",
+                             env=dict(self.env, **relative), cwd=self.place)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        here = os.path.realpath(self.place)
+        self.assertEqual([os.path.normpath(word) for word in result.stdout.split()],
+                         [f"{here}/gpus", f"{here}/fast.profile", "1"])
+
     def test_refused_run_leaves_nothing(self):
         result = self.sluice("run", "--memory", "1MiB", "--", "true", env=self.env)
         self.assertEqual(result.returncode, 125)

@@ -4,9 +4,14 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gmock/gmock.h>
 
 #include "softgpu/nvml/nvml.h"
 #include "tests/softgpu/driver/fixture.h"
@@ -75,6 +80,31 @@ float milliseconds(const Work& work) {
   float least = 1e9;
   for (int i = 0; i < 4; ++i) least = std::min(least, once(work));
   return least;
+}
+
+TEST_F(Control, AWordThatACommandDoesNotKnowIsRefused) {
+  WithContext([](CUcontext) {
+    ctl_refuses("list now", "takes no \"now\"");
+    ctl_refuses("reset gpu0", "takes no \"gpu0\"");
+    ctl_refuses("reset --gpu 1", "takes no --gpu");
+    ctl_refuses("accounts --factor 2", "takes no --factor");
+    ctl_refuses("clear --json", "takes no --json");
+  });
+}
+
+TEST_F(Control, AnAnswerThatCannotBeWrittenIsAFailure) {
+  WithContext([](CUcontext) {
+    for (const char* command : {"list", "accounts", "list --json", "--version", "help"}) {
+      const int status = std::system((std::string(SOFTGPU_CTL " ") + command + " >/dev/full 2>" +
+                                      std::getenv("SOFTGPU_DIR") + "/said")
+                                         .c_str());
+      EXPECT_EQ(WEXITSTATUS(status), 1) << command;
+      std::ifstream said(std::string(std::getenv("SOFTGPU_DIR")) + "/said");
+      EXPECT_THAT(std::string(std::istreambuf_iterator<char>(said), {}),
+                  ::testing::HasSubstr("No space left"))
+          << command;
+    }
+  });
 }
 
 TEST_F(Control, TheNthAllocationFails) {

@@ -36,7 +36,7 @@ class Death : public ::testing::Test {
 [[noreturn]] void busy_child(Segment* segment) {
   Device device(segment);
   const std::uint32_t client = device.client_open();
-  const std::uint32_t queue = device.queue_open(client);
+  const std::uint32_t queue = device.queue_open(client, clock_ns());
   const std::atomic<bool> stop{false};
   for (;;) {
     const bool taken = device.memory_take(client, kMiB);
@@ -131,7 +131,7 @@ TEST_F(Death, AccountsOfTheDeadAreKept) {
   if (child == 0) {
     Device device(segment);
     const std::uint32_t client = device.client_open();
-    const std::uint32_t queue = device.queue_open(client);
+    const std::uint32_t queue = device.queue_open(client, clock_ns());
     const std::atomic<bool> stop{false};
     WorkRequest request;
     request.counted = true;

@@ -180,8 +180,9 @@ void nothing_left(Segment& segment, pid_t survivor) {
   for (const auto& process : now.processes)
     if (process.alive && process.account.pid == survivor) owned += process.account.memory_bytes;
   EXPECT_EQ(now.used_bytes, owned);
-  for (const Queue& queue : segment.queues)
-    EXPECT_TRUE(queue.used == 0 || segment.clients[queue.client].pid == survivor);
+  bits_each(segment.taken, kQueuesMax / 64, [&](std::uint32_t queue) {
+    EXPECT_EQ(segment.clients[queue_client(queue)].pid, survivor);
+  });
 }
 
 TEST_F(Kill, AThousandProcessesAtAnyInstant) {

@@ -2,6 +2,7 @@
 // is advanced to chosen moments.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 
 #include "softgpu/device/device.h"
@@ -24,21 +25,20 @@ class Model : public ::testing::Test {
   /// An operation of `ms` at full width `width`; open ones never end.
   void push(std::uint32_t queue, std::uint32_t client, double ms, double width, bool open = false,
             WorkKind kind = WorkKind::kCompute) {
-    Queue& q = segment->queues[queue];
-    if (q.used == 0) q.head = q.tail = 1;
-    q.used = 1;
-    q.client = client;
+    const std::uint32_t place = places[queue] = client * kQueuesEach + queue;
+    Queue& q = segment->queues[place];
+    if (q.tail == 0) q.head = q.tail = 1;
     Work& work = q.ring[q.tail++ % kQueueDepth];
     work = Work{};
     work.kind = kind;
     work.state = open ? WorkState::kOpen : WorkState::kClosed;
     work.cost = ms * kMs * width;
     work.width = width;
-    segment->active[queue / 64] |= 1ULL << (queue % 64);
+    queue_active(*segment, place, true);
   }
   void advance(double ms) { model_advance(*segment, 1e9 + ms * kMs); }
   double finished_ms(std::uint32_t queue, std::uint64_t number) const {
-    const Queue& q = segment->queues[queue];
+    const Queue& q = segment->queues[places.at(queue)];
     return q.head > number ? (q.ring[number % kQueueDepth].finish_ns - 1e9) / kMs : -1;
   }
   double busy_ns() const {
@@ -47,6 +47,7 @@ class Model : public ::testing::Test {
     return sum;
   }
   std::unique_ptr<Segment> segment;
+  std::map<std::uint32_t, std::uint32_t> places;  // where the queues of the tests are
 };
 
 TEST_F(Model, OneOperationTakesItsTime) {

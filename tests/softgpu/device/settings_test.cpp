@@ -1,4 +1,5 @@
 // Settings: quantities, profile, environment, and that the first process fixes them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -6,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "softgpu/device/device.h"
 #include "softgpu/device/directory.h"
@@ -125,12 +127,62 @@ TEST(Directory, TheFirstProcessFixesTheSettings) {
   unsetenv("SOFTGPU_MEMORY");
 }
 
-TEST(Directory, WhatIsNotASegmentIsRefused) {
+/// What is said of a directory whose first segment `damage` has changed.
+std::string said_of(const std::function<void(const std::string&)>& damage) {
   const TemporaryDevices devices;
-  std::ofstream(devices.path() + "/gpu0") << "not a segment";
   std::string error;
+  const std::string path = devices.path() + "/gpu0";
+  EXPECT_EQ(directory_open(devices.path(), error).size(), 1U) << error;
+  damage(path);
   EXPECT_TRUE(directory_open(devices.path(), error).empty());
-  EXPECT_NE(error.find("another version"), std::string::npos) << error;
+  EXPECT_NE(error.find(path), std::string::npos) << error;
+  return error;
+}
+
+TEST(Directory, WhatIsNotASegmentIsRefused) {
+  using ::testing::HasSubstr;
+  EXPECT_THAT(said_of([](const auto& path) { std::ofstream(path) << "not a segment"; }),
+              HasSubstr("damaged"));
+  EXPECT_THAT(said_of([](const auto& path) { std::ofstream{path}; }), HasSubstr("damaged"));
+  EXPECT_THAT(said_of([](const auto& path) { std::filesystem::resize_file(path, 4096); }),
+              HasSubstr("has 4096 bytes instead of"));
+  EXPECT_THAT(said_of([](const auto& path) {
+                std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+                file.seekp(8);
+                file.put(99);
+              }),
+              HasSubstr("another version"));
+  EXPECT_THAT(said_of([](const auto& path) {
+                std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+                file.seekp(4096);
+                file << std::string(40 * 4096, '\x5a');
+              }),
+              HasSubstr("something else has written to it"));
+  EXPECT_THAT(said_of([](const auto& path) {
+                std::filesystem::remove(path);
+                EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+              }),
+              HasSubstr("it is a FIFO"));
+  EXPECT_THAT(said_of([](const auto& path) {
+                std::filesystem::remove(path);
+                std::filesystem::create_symlink("/dev/zero", path);
+              }),
+              HasSubstr("it is a device"));
+}
+
+TEST(Settings, AProfileThatIsNoFileMakesNothingWait) {
+  const TemporaryDevices devices;
+  const std::string path = devices.path() + "/profile";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  for (const std::string& profile : {path, std::string("/dev/zero"), devices.path()}) {
+    Settings settings;
+    std::string error;
+    setenv("SOFTGPU_PROFILE", profile.c_str(), 1);
+    EXPECT_FALSE(settings_read(settings, error));
+    EXPECT_NE(error.find(profile), std::string::npos) << error;
+    EXPECT_NE(error.find("not a file"), std::string::npos) << error;
+  }
+  unsetenv("SOFTGPU_PROFILE");
 }
 
 /// Another user can make a directory of that name first.

@@ -97,7 +97,8 @@ TEST(Nvml, AccountsAreKept) {
   if (child == 0) {
     Device device(segments[0]);
     const std::atomic<bool> stop{false};
-    const std::uint32_t client = device.client_open(), queue = device.queue_open(client);
+    const std::uint32_t client = device.client_open(),
+                        queue = device.queue_open(client, softgpu::device::clock_ns());
     bool good = device.memory_take(client, 5000);
     const auto work = device.work_open(queue, {WorkKind::kCompute, 16, clock_ns()}, stop);
     good = good && device.work_charge(queue, work, 16 * 30e6, stop);
