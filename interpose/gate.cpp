@@ -114,9 +114,16 @@ void window_wait(uint64_t since_ns) {
   sleep_ns(look_ns < kWindowLookMaxNs ? look_ns : kWindowLookMaxNs);
 }
 
+// True if no burst goes on and all before has its end fence: a driver may tell late that it passed,
+// and the time until the launch is idle. Leaves room for end fences.
+bool launch_lies_apart(const StreamRecord& stream) {
+  return stream.launches() == stream.fenced.launches && stream.fence_count < kFencesMax / 2 &&
+         clock_now_ns() - stream.looked_ns >= kBurstGapNs;
+}
+
 // Puts the fence that a launch needs before it: where a busy interval begins, or the work before
 // one that is measured alone ends, or that which only an event of the context is behind; and where
-// the stream has done something else meanwhile.
+// the stream has done something else meanwhile, or may have been idle.
 void fence_before(LaunchPass& pass, ContextRecord& context) {
   StreamRecord& stream = *pass.stream;
   if (SLUICE_UNLIKELY(context.legacy_waits) && stream.is_legacy()) blocking_interrupt(context);
@@ -135,7 +142,7 @@ void fence_before(LaunchPass& pass, ContextRecord& context) {
   } else {
     if (stream.awaits_context() || (pass.alone && stream.launches() != stream.fenced.launches))
       (void)fence_record(context, stream, false);
-    if (stream.interrupted) {
+    if (stream.interrupted || launch_lies_apart(stream)) {
       stream.start_recorded_ns = clock_now_ns();
       stream.start_thread = pass.thread->number;
       (void)fence_record(context, stream, true);
