@@ -162,6 +162,14 @@ bool device_may_be_used(int device) {
          device_gpu(device) >= 0 || device < 0 || device >= process.device_total;
 }
 
+// The driver's error where it names no devices: in a fork child of a process that used CUDA.
+CUresult devices_fault() {
+  int count = 0;
+  if (load_acquire(process.devices_known) != 0) return CUDA_SUCCESS;
+  const DepthScope depth(thread_record());
+  return driver.cuDeviceGetCount(&count);
+}
+
 void foreign_say(int device, const char* what) {
   static uint32_t said;
   const uint32_t bit = 1u << (device % 32);
@@ -184,6 +192,7 @@ void foreign_say(int device, const char* what) {
 CUresult device_refuse(int device, const char* what) {
   if (device_may_be_used(device)) return CUDA_SUCCESS;
   const ErrnoGuard guard;
+  if (const CUresult fault = devices_fault(); fault != CUDA_SUCCESS) return fault;
   foreign_say(device, what);
   return CUDA_ERROR_NOT_PERMITTED;
 }
