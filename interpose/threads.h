@@ -39,6 +39,12 @@ inline constexpr unsigned kStreamCacheSize = 4;
 /// own has in pages that come meanwhile.
 inline constexpr uint32_t kInsideAnywhere = UINT32_MAX;
 
+/// Of `accounting`: the thread is outside of calls that change the account; within one, and waits,
+/// with nothing of it under way (AccountRest); within one.
+inline constexpr uint32_t kNotAccounting = 0;
+inline constexpr uint32_t kAccountingRests = 1;
+inline constexpr uint32_t kAccounting = 2;
+
 struct alignas(64) ThreadRecord {
   // gpu + 1 (or kInsideAnywhere) while a launch is between its gate and its return.
   uint32_t inside;
@@ -56,7 +62,7 @@ struct alignas(64) ThreadRecord {
   void* caller;
   uint64_t caller_rbx;
   StreamCache cache[kStreamCacheSize];
-  uint32_t accounting;  // 1 while an allocation or free is between its claim and its result
+  uint32_t accounting;  // kAccounting while an allocation or free is between claim and result
   uint32_t context_known;
   CUcontext context;  // current to the thread, valid while context_known
   ContextRecord* context_record;
