@@ -114,11 +114,12 @@ void window_wait(uint64_t since_ns) {
   sleep_ns(look_ns < kWindowLookMaxNs ? look_ns : kWindowLookMaxNs);
 }
 
-// True if no burst goes on and all before has its end fence: a driver may tell late that it passed,
-// and the time until the launch is idle. Leaves room for end fences.
+// True if all before has its end fence, and the program has done something else since: a driver may
+// tell late that the fence has passed, and the time until the launch is idle. Leaves room for end
+// fences. What the calls themselves take does not count: the fences make them longer.
 bool launch_lies_apart(const StreamRecord& stream) {
   return stream.launches() == stream.fenced.launches && stream.fence_count < kFencesMax / 2 &&
-         clock_now_ns() - stream.looked_ns >= kBurstGapNs;
+         clock_now_ns() - stream.left_ns >= kBurstGapNs;
 }
 
 // Puts the fence that a launch needs before it: where a busy interval begins, or the work before
@@ -418,6 +419,7 @@ void launch_look(LaunchPass& pass, bool submitted) {
     // A share of its own is asked for at every launch.
     cache_fill(pass, load_acquire(own_share) != nullptr ? 0 : budget);
     pass.thread->last_stream = pass.stream;
+    pass.stream->left_ns = clock_now_ns();
   }
   if (process.account(gpu).in_flight.load() == 0) {
     process.account(gpu).in_flight.store(1);

@@ -121,6 +121,7 @@ struct StreamRecord {
   bool graphs_differ;  // among those that have no fence behind them
   uint64_t looked_ns;
   uint64_t looked_launches;
+  uint64_t left_ns;   // when the last launch that was looked at returned
   double mark_ns;     // device time from which the stream has been busy
   double stretch_ns;  // up to where the stretch that goes on is charged; 0 = not at all
   bool mark_known;
