@@ -270,7 +270,7 @@ void work_count(LaunchPass& pass) {
       ++stream.foreign_graphs;
     }
   }
-  launch_count(stream, pass.thread);
+  pass_count(pass);
 }
 
 // What no drain would see is not launched.
@@ -415,7 +415,8 @@ void launch_look(LaunchPass& pass, bool submitted) {
       launch_note(pass);
     }
     const Look look{window_ns, pass.begin_ns, pass.launch_ns, pass.alone};
-    const int32_t budget = launch_budget(context, *pass.stream, look);
+    const bool over = SLUICE_UNLIKELY(pass.waits) && work_is_seen_over(context, *pass.stream);
+    const int32_t budget = over ? 0 : launch_budget(context, *pass.stream, look);
     // A share of its own is asked for at every launch.
     cache_fill(pass, load_acquire(own_share) != nullptr ? 0 : budget);
     pass.thread->last_stream = pass.stream;

@@ -229,7 +229,7 @@ def main():
             legacy = "CU_STREAM_PER_THREAD" if e["per_thread"] else "nullptr"
             between = f"    if (!is_work) stream_work(touch, {stream_work(e)});\n" if stream_work(e) else ""
             bodies.append(f"SLUICE_HOOK CUresult {e['symbol']}({params}) {{\n  const bool is_work = {work};\n"
-                          f"  return work_gated(is_work, {stream or legacy}, [&] {{\n    const {scope} touch;\n"
+                          f"  return work_gated(is_work, {'false' if stream else 'true'}, {stream or legacy}, [&] {{\n    const {scope} touch;\n"
                           "    if (SLUICE_UNLIKELY(touch.unrecorded())) return CUDA_ERROR_NOT_PERMITTED;\n"
                           f"{between}    return {call};\n  }});\n}}\n")
             continue

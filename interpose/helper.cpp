@@ -86,10 +86,11 @@ uint64_t totals_publish(int gpu) {
     graphs += load_relaxed(device_totals[device].graph_launches);
   }
   for (int i = 0, n = thread_count(); i < n; ++i)
-    launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
+    launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]) -
+                load_relaxed(thread_at(i)->exclusive_works[gpu]);
   protocol::ClaimsGpu& account = process.account(gpu);
   busy_publish(gpu);
-  account.launches.store(launches);
+  if (launches > account.launches.load()) account.launches.store(launches);  // only grows
   account.graph_launches.store(graphs);
   return account.busy_ns.load();
 }

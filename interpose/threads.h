@@ -71,7 +71,8 @@ struct alignas(64) ThreadRecord {
   uint32_t taken;  // belongs to a living thread
   StreamRecord* last_stream;
   uint64_t exclusive_launches[8];
-  uint32_t let_through[8];  // the lease word, one for each GPU, under which it was (gate.cpp)
+  uint64_t exclusive_works[8];  // those of them that were none (work.h)
+  uint32_t let_through[8];      // the lease word, one for each GPU, under which it was (gate.cpp)
   // At gates that a share has closed (alone.cpp): the lease's, and that of a share of its own.
   Patience gate_patience[2];
   uint64_t gate_word[2];  // under which: gpu and word

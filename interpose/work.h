@@ -8,11 +8,18 @@
 
 namespace sluice::interpose {
 
-/// Passes the gate of launches if `is_work`. The call itself waits for the end of a hold.
+/// Passes the gate of launches if `is_work`. The call itself waits for the end of a hold. `waits`:
+/// its form is the synchronous one, which waits for some memory.
 template <class Call>
-CUresult work_gated(bool is_work, CUstream stream, Call call) {
+CUresult work_gated(bool is_work, bool waits, CUstream stream, Call call) {
   if (!is_work || process_mode() == Mode::kInert) return call();
-  return launch_gated(stream, nullptr, LaunchKind::kKernel, call);
+  LaunchPass pass;
+  pass.handle = stream;
+  pass.exec = nullptr;
+  pass.kind = LaunchKind::kKernel;
+  pass.is_work = true;
+  pass.waits = waits;
+  return pass_through(pass, call);
 }
 
 /// True if the driver says that the address is a device's memory.
