@@ -37,7 +37,7 @@ STREAM_WORK = re.compile(r"cu(LaunchHostFunc|StreamAddCallback|StreamWaitValue|S
                          r"MemPrefetch\w*Async|MemDiscardAndPrefetch\w*Async|Graphics(Map|Unmap)Resources)")
 NAMES_A_KERNEL = re.compile(r"CUfunction$|const CUDA_KERNEL_NODE_PARAMS(_v\d)? \*$|CUgraphNodeParams \*$")
 # Copies whose arguments say whether they stay on the GPU, and which arguments do.
-COPY_ENDS = {"cuMemcpy": ("dst", "src", "ByteCount"), "cuMemcpyBatchAsync": ("dsts", "srcs", "sizes", "count"),
+COPY_ENDS = {"cuMemcpy": ("dst", "src", "ByteCount"),
              **{f"cuMemcpy{form}": ("pCopy",) for form in ("2D", "2DAsync", "2DUnaligned", "3D", "3DAsync")}}
 COPY_ENDS["cuMemcpyAsync"] = COPY_ENDS["cuMemcpy"]
 

@@ -17,13 +17,4 @@ bool copy_stays(CUdeviceptr to, CUdeviceptr from, uint64_t bytes) {
   return bytes >= kWorkBytesMin && address_is_of_device(to) && address_is_of_device(from);
 }
 
-bool copy_stays(const CUdeviceptr* to, const CUdeviceptr* from, const size_t* bytes, size_t count) {
-  if (process_mode() == Mode::kInert) return false;
-  if (to == nullptr || from == nullptr || bytes == nullptr) return false;
-  for (size_t i = 0; i < count; ++i) {
-    if (copy_stays(to[i], from[i], bytes[i])) return true;
-  }
-  return false;
-}
-
 }  // namespace sluice::interpose

@@ -1,6 +1,7 @@
 // Work on the GPU that is no launch: memsets, and copies whose both ends are on a device. It keeps
 // the GPU as busy as kernels do, so it passes the gate of launches and is counted and measured with
-// them. Copies from and to the host are the bus's: they go on beside another tenant's kernels.
+// them. Copies from and to the host are the bus's: they go on beside another tenant's kernels. A
+// batch may hold both kinds and counts as work.
 #pragma once
 
 #include "interpose/gate.h"
@@ -26,8 +27,6 @@ CUresult work_gated(bool is_work, bool waits, CUstream stream, Call call) {
 SLUICE_NOINLINE bool address_is_of_device(CUdeviceptr address);
 /// True if both ends are a device's memory, and the copy is long enough to ask the driver for that.
 bool copy_stays(CUdeviceptr to, CUdeviceptr from, uint64_t bytes);
-/// True if one of the copies stays.
-bool copy_stays(const CUdeviceptr* to, const CUdeviceptr* from, const size_t* bytes, size_t count);
 
 inline bool end_is_of_device(CUmemorytype type, CUdeviceptr address) {
   return type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_ARRAY ||

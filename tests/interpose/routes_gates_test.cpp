@@ -100,7 +100,7 @@ TEST_F(RouteTableTest, WhatLaunchesWaitsForItsLeaseAndNothingElse) {
     EXPECT_TRUE(broker.wait_for(sluice::protocol::MessageType::kDrained, broker.epoch()));
     ++launches;
   }
-  EXPECT_GE(launches, 14u + 57u);
+  EXPECT_GE(launches, 14u + 61u);
 }
 
 // Everything that has a hook waits for the end of a hold, unless it is named here.
