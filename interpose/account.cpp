@@ -48,12 +48,13 @@ void refusal_say(int gpu, uint64_t bytes) {
   refusals_said.say(line, skipped);
 }
 
-SLUICE_ALWAYS_INLINE void accounting_raise(ThreadRecord& thread) {
+// `outside`: the word's value while the account stands still.
+SLUICE_ALWAYS_INLINE void accounting_raise(ThreadRecord& thread, uint32_t outside) {
   for (;;) {
-    raise_word(thread.accounting, 1);
+    raise_word(thread.accounting, kAccounting);
     const uint32_t pauses = load_acquire(paused);
     if (SLUICE_LIKELY(pauses == 0)) return;
-    store_release(thread.accounting, 0u);
+    store_release(thread.accounting, outside);
     const ErrnoGuard guard;
     futex_wait(&paused, pauses, 10'000'000, false);
   }
@@ -70,10 +71,11 @@ void scopes_go() {
 
 // Whether all scopes have ended by then, but the calling thread's. `gives_way`: false as soon as
 // one of them asks for the lock that the caller holds, for it cannot end before it has had it.
-bool scopes_end(uint64_t until_ns, bool gives_way) {
+// `resting`: up to which word a thread does not count.
+bool scopes_end(uint64_t until_ns, bool gives_way, uint32_t resting) {
   for (int i = 0; i < thread_count(); ++i) {
     if (thread_at(i) == this_thread) continue;
-    while (load_acquire(thread_at(i)->accounting) != 0) {
+    while (load_acquire(thread_at(i)->accounting) > resting) {
       if (clock_now_ns() >= until_ns || (gives_way && load_acquire(asking) != 0)) return false;
       sleep_ns(20000);
     }
@@ -95,7 +97,7 @@ AccountScope::AccountScope() {
   }
   if (thread->depth != 0) return;
   touch_begin(*thread);
-  accounting_raise(*thread);
+  accounting_raise(*thread, kNotAccounting);
   ++thread->depth;
   thread_ = thread;
   active_ = true;
@@ -111,7 +113,7 @@ AccountScope::~AccountScope() {
 AccountMoment::AccountMoment(ThreadRecord& thread)
     : thread_(thread), held_(load_relaxed(thread.accounting) == 0) {
   if (!held_) return;
-  raise_word(thread.accounting, 1);
+  raise_word(thread.accounting, kAccounting);
   if (load_acquire(paused) == 0 && process_mode() == Mode::kActive) return;
   store_release(thread.accounting, 0u);
   held_ = false;
@@ -119,6 +121,16 @@ AccountMoment::AccountMoment(ThreadRecord& thread)
 
 AccountMoment::~AccountMoment() {
   if (held_) store_release(thread_.accounting, 0u);
+}
+
+AccountRest::AccountRest() {
+  if (this_thread == nullptr || load_relaxed(this_thread->accounting) != kAccounting) return;
+  thread_ = this_thread;
+  store_release(thread_->accounting, kAccountingRests);
+}
+
+AccountRest::~AccountRest() {
+  if (thread_ != nullptr) accounting_raise(*thread_, kAccountingRests);
 }
 
 int AccountScope::device() const {
@@ -131,7 +143,7 @@ bool accounts_pause(uint64_t patience_ns) {
   scopes_stop();
   do {
     pausing.acquire();
-    if (scopes_end(until_ns, true)) return true;
+    if (scopes_end(until_ns, true, kNotAccounting)) return true;
     pausing.release();
     sleep_ns(kPauseAgainNs);  // the lock is not fair: it is for who asks
   } while (clock_now_ns() < until_ns);
@@ -145,7 +157,7 @@ bool accounts_pause_for(uint64_t patience_ns) {
   pausing.acquire();
   if (within) __atomic_sub_fetch(&asking, 1, __ATOMIC_ACQ_REL);
   scopes_stop();
-  return scopes_end(clock_now_ns() + patience_ns, false);
+  return scopes_end(clock_now_ns() + patience_ns, false, kAccountingRests);
 }
 
 void accounts_resume() {
@@ -160,6 +172,14 @@ bool device_may_be_used(int device) {
   const bool any = load_acquire(process.alone) != 0 && !family_knows_tenant();
   return process_mode() != Mode::kActive || any || process.gpu_count == 0 ||
          device_gpu(device) >= 0 || device < 0 || device >= process.device_total;
+}
+
+// The driver's error where it names no devices: in a fork child of a process that used CUDA.
+CUresult devices_fault() {
+  int count = 0;
+  if (load_acquire(process.devices_known) != 0) return CUDA_SUCCESS;
+  const DepthScope depth(thread_record());
+  return driver.cuDeviceGetCount(&count);
 }
 
 void foreign_say(int device, const char* what) {
@@ -184,6 +204,7 @@ void foreign_say(int device, const char* what) {
 CUresult device_refuse(int device, const char* what) {
   if (device_may_be_used(device)) return CUDA_SUCCESS;
   const ErrnoGuard guard;
+  if (const CUresult fault = devices_fault(); fault != CUDA_SUCCESS) return fault;
   foreign_say(device, what);
   return CUDA_ERROR_NOT_PERMITTED;
 }
@@ -203,10 +224,13 @@ bool charge_reserve(int device, uint64_t bytes) {
 
 namespace {
 
-// How long is waited for memory that others have reserved and may not take: a driver that is asked
-// answers within microseconds, unless it waits for the GPU.
-constexpr uint64_t kReservedWaitNs = 20'000'000;
+// How long is waited for memory that others have reserved and may not take. A driver that is asked
+// answers within microseconds, unless it waits for the GPU; its thread may be stopped meanwhile.
+constexpr uint64_t kReservedWaitNs = 1'000'000'000;
+// How long is waited for memory that passes from one process to another.
+constexpr uint64_t kPassingWaitNs = 20'000'000;
 constexpr uint64_t kReservedLookNs = 50'000;
+constexpr uint64_t kReservedLookShare = 64;
 // How long is waited for readings of other processes, which their helpers make every 10 ms.
 constexpr uint64_t kReadingsWaitNs = 100'000'000;
 // How long a refusal waits for what is charged to processes that have ended. On a busy host that
@@ -246,7 +270,7 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
   uses_settle();
   ended_sweep();
   residual_settle_deferred(device);
-  if (residual_is_shared()) (void)kept_look(device, kReservedWaitNs);
+  if (residual_is_shared()) (void)kept_look(device, kPassingWaitNs);
   if (fits()) return true;
   if (has_pools) {
     pools_trim_before_refusal(device);
@@ -266,14 +290,16 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
       ended_sweep();
       swept_ns = waited_ns;
     }
-    const bool is_reserved =
-        waits_for_others || sum_saturated(process.ledger.held_total(gpu), bytes) <= quota;
+    const bool is_reserved = sum_saturated(process.ledger.held_total(gpu), bytes) <= quota;
     const bool waits = (is_reserved && waited_ns < kReservedWaitNs) ||
+                       (waits_for_others && waited_ns < kPassingWaitNs) ||
                        (waits_for_readings && waited_ns < kReadingsWaitNs) ||
                        (waited_ns < kEndedWaitNs && ended_is_charged(gpu));
     if (fits()) return true;
     if (!waits) return false;
-    sleep_ns(kReservedLookNs);
+    const AccountRest rest;
+    const uint64_t look_ns = waited_ns / kReservedLookShare;
+    sleep_ns(look_ns > kReservedLookNs ? look_ns : kReservedLookNs);
   }
 }
 

@@ -55,6 +55,19 @@ class AccountMoment {
   bool held_;
 };
 
+/// Within an AccountScope, a wait of the thread between driver calls: readings of the account need
+/// not wait for it. Two threads that each look for what has come back would wait for each other.
+class AccountRest {
+ public:
+  AccountRest();
+  ~AccountRest();
+  AccountRest(const AccountRest&) = delete;
+  AccountRest& operator=(const AccountRest&) = delete;
+
+ private:
+  ThreadRecord* thread_ = nullptr;
+};
+
 /// Reserves bytes on a device; true also where no limits are in force. On false the sentence was
 /// said.
 [[nodiscard]] bool charge_reserve(int device, uint64_t bytes);

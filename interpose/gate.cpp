@@ -114,9 +114,17 @@ void window_wait(uint64_t since_ns) {
   sleep_ns(look_ns < kWindowLookMaxNs ? look_ns : kWindowLookMaxNs);
 }
 
+// True if all before has its end fence, and the program has done something else since: a driver may
+// tell late that the fence has passed, and the time until the launch is idle. Leaves room for end
+// fences. What the calls themselves take does not count: the fences make them longer.
+bool launch_lies_apart(const StreamRecord& stream) {
+  return stream.launches() == stream.fenced.launches && stream.fence_count < kFencesMax / 2 &&
+         clock_now_ns() - stream.left_ns >= kBurstGapNs;
+}
+
 // Puts the fence that a launch needs before it: where a busy interval begins, or the work before
 // one that is measured alone ends, or that which only an event of the context is behind; and where
-// the stream has done something else meanwhile.
+// the stream has done something else meanwhile, or may have been idle.
 void fence_before(LaunchPass& pass, ContextRecord& context) {
   StreamRecord& stream = *pass.stream;
   if (SLUICE_UNLIKELY(context.legacy_waits) && stream.is_legacy()) blocking_interrupt(context);
@@ -135,7 +143,7 @@ void fence_before(LaunchPass& pass, ContextRecord& context) {
   } else {
     if (stream.awaits_context() || (pass.alone && stream.launches() != stream.fenced.launches))
       (void)fence_record(context, stream, false);
-    if (stream.interrupted) {
+    if (stream.interrupted || launch_lies_apart(stream)) {
       stream.start_recorded_ns = clock_now_ns();
       stream.start_thread = pass.thread->number;
       (void)fence_record(context, stream, true);
@@ -262,7 +270,7 @@ void work_count(LaunchPass& pass) {
       ++stream.foreign_graphs;
     }
   }
-  launch_count(stream, pass.thread);
+  pass_count(pass);
 }
 
 // What no drain would see is not launched.
@@ -407,10 +415,12 @@ void launch_look(LaunchPass& pass, bool submitted) {
       launch_note(pass);
     }
     const Look look{window_ns, pass.begin_ns, pass.launch_ns, pass.alone};
-    const int32_t budget = launch_budget(context, *pass.stream, look);
+    const bool over = SLUICE_UNLIKELY(pass.waits) && work_is_seen_over(context, *pass.stream);
+    const int32_t budget = over ? 0 : launch_budget(context, *pass.stream, look);
     // A share of its own is asked for at every launch.
     cache_fill(pass, load_acquire(own_share) != nullptr ? 0 : budget);
     pass.thread->last_stream = pass.stream;
+    pass.stream->left_ns = clock_now_ns();
   }
   if (process.account(gpu).in_flight.load() == 0) {
     process.account(gpu).in_flight.store(1);

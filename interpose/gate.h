@@ -28,6 +28,8 @@ struct LaunchPass {
   CUstream handle;
   CUgraphExec exec;  // nullptr for kernels
   LaunchKind kind;
+  bool is_work = false;  // no launch (work.h)
+  bool waits = false;    // the driver may return from the call when its work is over
   enum class Way : uint8_t {
     kFree,       // not ours to gate: no tenant, capturing, or a call from within
     kUncounted,  // no lease binds anybody: inside all the same, for one may come meanwhile
@@ -160,14 +162,22 @@ inline void launch_count(StreamRecord& stream, const ThreadRecord* thread) {
   }
 }
 
+inline void pass_count(LaunchPass& pass) {
+  launch_count(*pass.stream, pass.thread);
+  if (pass.is_work) __atomic_add_fetch(&pass.stream->works, 1, __ATOMIC_RELEASE);
+}
+
 inline void launch_leave(LaunchPass& pass, CUresult result) {
   switch (pass.way) {
     case LaunchPass::Way::kFast:
-      if (SLUICE_LIKELY(result == CUDA_SUCCESS)) launch_count(*pass.stream, pass.thread);
+      if (SLUICE_LIKELY(result == CUDA_SUCCESS)) pass_count(pass);
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kExclusive:
-      if (result == CUDA_SUCCESS) count_up(pass.thread->exclusive_launches[pass.place.gpu]);
+      if (result == CUDA_SUCCESS) {
+        count_up(pass.thread->exclusive_launches[pass.place.gpu]);
+        if (pass.is_work) count_up(pass.thread->exclusive_works[pass.place.gpu]);
+      }
       store_release(pass.thread->inside, 0u);
       return;
     case LaunchPass::Way::kLooked:
@@ -249,17 +259,22 @@ SLUICE_ALWAYS_INLINE CUresult real_call(const A&... arguments) {
 enum class NullStream : bool { kLegacy, kPerThread };
 
 template <class Call>
+SLUICE_ALWAYS_INLINE CUresult pass_through(LaunchPass& pass, Call call) {
+  launch_enter(pass);
+  if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;
+  const CUresult result = call();
+  launch_leave(pass, result);
+  return result;
+}
+
+template <class Call>
 SLUICE_ALWAYS_INLINE CUresult launch_gated(CUstream stream, CUgraphExec exec, LaunchKind kind,
                                            Call call) {
   LaunchPass pass;
   pass.handle = stream;
   pass.exec = exec;
   pass.kind = kind;
-  launch_enter(pass);
-  if (SLUICE_UNLIKELY(pass.way == LaunchPass::Way::kRefused)) return CUDA_ERROR_NOT_PERMITTED;
-  const CUresult result = call();
-  launch_leave(pass, result);
-  return result;
+  return pass_through(pass, call);
 }
 
 template <auto Real, LaunchKind Kind, NullStream Null, class... A>

@@ -87,16 +87,18 @@ uint64_t totals_publish(int gpu) {
     graphs += load_relaxed(device_totals[device].graph_launches);
   }
   for (int i = 0, n = thread_count(); i < n; ++i)
-    launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]);
+    launches += load_relaxed(thread_at(i)->exclusive_launches[gpu]) -
+                load_relaxed(thread_at(i)->exclusive_works[gpu]);
   protocol::ClaimsGpu& account = process.account(gpu);
   busy_publish(gpu);
-  account.launches.store(launches);
+  if (launches > account.launches.load()) account.launches.store(launches);  // only grows
   account.graph_launches.store(graphs);
   return account.busy_ns.load();
 }
 
-// Harvests the GPU's contexts and fences what has had no launch since the last look. True while
-// work is in flight. `is_last`: the process ends, and with it what is.
+// Harvests the GPU's contexts and fences what was launched since the last look: a burst that has
+// ended is charged until the look behind it. True while work is in flight. `is_last`: the process
+// ends, and with it what is.
 bool contexts_look(int gpu, bool is_last) {
   bool busy = false;
   for (int i = 0, n = context_count(); i < n; ++i) {
@@ -118,13 +120,10 @@ bool contexts_look(int gpu, bool is_last) {
       const uint64_t launches = s->launches();
       // Of one that is being counted a part may be seen.
       const bool counted = s->owner == nullptr || load_acquire(s->owner->inside) == 0;
-      if (is_current && counted && launches != s->fenced.launches) {
-        if (launches == s->seen || is_last) {
-          fences_complete(context, s, Others::kFence);
-        } else {
-          (void)unseen_end(context, *s);
-        }
-      }
+      // An event of the whole context keeps the thread from the short way, and waits for more.
+      const bool ends = s->is_reachable() || launches == s->seen || is_last;
+      if (is_current && counted && ends && launches != s->fenced.launches)
+        fences_complete(context, s, Others::kFence);
       s->seen = launches;
     }
     const uint64_t asked_ns = context.looked_ns = clock_now_ns();

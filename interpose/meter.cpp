@@ -238,12 +238,15 @@ void fence_passed(ContextRecord& context, StreamRecord& stream, const Fence& fen
 
 void totals_count(ContextRecord& context, StreamRecord& stream) {
   DeviceTotals& totals = device_totals[context.device];
+  // A launch is counted before it is known to be none: the sum may become less by that.
   const Work now = stream.submitted();
-  if (now.launches != stream.counted.launches) {
-    __atomic_add_fetch(&totals.launches, now.launches - stream.counted.launches, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&totals.graph_launches, now.graphs - stream.counted.graphs,
+  const uint64_t launches = now.launches - load_acquire(stream.works);
+  if (launches != stream.counted || now.graphs != stream.counted_graphs) {
+    __atomic_add_fetch(&totals.launches, launches - stream.counted, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&totals.graph_launches, now.graphs - stream.counted_graphs,
                        __ATOMIC_RELAXED);
-    stream.counted = now;
+    stream.counted = launches;
+    stream.counted_graphs = now.graphs;
   }
   const uint64_t busy_ns = static_cast<uint64_t>(context.busy_ns);
   if (busy_ns != context.busy_counted_ns) {
@@ -469,6 +472,22 @@ bool unseen_end(ContextRecord& context, StreamRecord& stream) {
     stream.start_late_ns = stream.stretch_ns = 0;
   }
   return is_over;
+}
+
+bool work_is_seen_over(ContextRecord& context, StreamRecord& stream) {
+  if (!stream.is_reachable() || stream_is_capturing(stream.stream)) return false;
+  const RelaxedScope relaxed;
+  const Work work = stream.submitted();
+  if (driver.cuStreamQuery(stream.stream) != CUDA_SUCCESS) return false;
+  const double now_ns = static_cast<double>(clock_now_ns());
+  stream_harvest(context, stream);
+  if (!stream.mark_known || stream.fence_count > 0 || context.host_ahead_ns == 0) return false;
+  const double begin_ns = stretch_begin(context, stream);
+  const double end_ns = now_ns - context.host_ahead_ns;
+  if (end_ns > begin_ns) stretch_count(context, stream, begin_ns, end_ns);
+  work_is_over(context, stream, work);
+  stream_harvest(context, stream);  // nothing else is in flight
+  return true;
 }
 
 void fences_complete(ContextRecord& context, StreamRecord* only, Others others) {

@@ -113,14 +113,17 @@ struct StreamRecord {
   // What the owner launches by the short way is all one graph, from one long way to the next.
   uint64_t priced_graphs;
   uint32_t graph_each_ns;
-  Work fenced;         // has a fence behind it
-  Work done;           // a fence behind it has passed
-  uint64_t seen;       // launches at the helper's last visit
-  Work counted;        // in device_totals
-  GraphCost* graph;    // launched last
-  bool graphs_differ;  // among those that have no fence behind them
+  Work fenced;              // has a fence behind it
+  Work done;                // a fence behind it has passed
+  uint64_t works;           // of all launches, those that were none (work.h)
+  uint64_t seen;            // launches at the helper's last visit
+  uint64_t counted;         // in device_totals: launches,
+  uint64_t counted_graphs;  // and graphs
+  GraphCost* graph;         // launched last
+  bool graphs_differ;       // among those that have no fence behind them
   uint64_t looked_ns;
   uint64_t looked_launches;
+  uint64_t left_ns;   // when the last launch that was looked at returned
   double mark_ns;     // device time from which the stream has been busy
   double stretch_ns;  // up to where the stretch that goes on is charged; 0 = not at all
   bool mark_known;
@@ -278,6 +281,9 @@ void fences_complete(ContextRecord& context, StreamRecord* only, Others others);
 /// Work without a fence behind it while nobody looked (kUnseenNs): an event put behind it now would
 /// tell when the process came back. Charges it as far as is known. True: it is over.
 bool unseen_end(ContextRecord& context, StreamRecord& stream);
+/// Behind a call that may have waited for its own work. True: the stream is empty, and what was in
+/// it is charged until now. A fence would make the stream answer that it is not.
+bool work_is_seen_over(ContextRecord& context, StreamRecord& stream);
 /// Launches submitted and not known to be finished, and what they take, by what was learned.
 uint64_t launches_in_flight(const ContextRecord& context);
 /// Until all is done that is in flight, and `more_ns` more into the stream.

@@ -30,7 +30,11 @@ constexpr int kTries = 8;
 // milliseconds, and on a busy host when it gets the processor.
 constexpr uint64_t kPassingNs = 1'000'000'000;
 constexpr uint64_t kPatienceOfHelperNs = 2'000'000;
-constexpr uint64_t kPatienceBeforeRefusalNs = 5'000'000;
+// A reading behind a wait, and each before a refusal. A thread may be stopped within its call, so
+// the latter are made again for a while; in between the others go on.
+constexpr uint64_t kPatienceOfWaitNs = 5'000'000;
+constexpr uint64_t kPatienceBeforeRefusalNs = 2'000'000'000;
+constexpr uint64_t kBetweenReadingsNs = 1'000'000;
 // Memory that was freed in stream order is looked for at intervals that grow with the time since
 // the last such free: first a quarter of that time, up to kLookMaxNs, in the end a 64th of it.
 // Nothing says when all of it is back - on hardware a page that other pieces share stays - so the
@@ -493,8 +497,15 @@ void residual_look_deferred(int device, bool waited) {
   const bool is_deferred = (load_acquire(residual_deferred) & bit) != 0;
   if (!is_unread && !(is_deferred && (!waited || deferred_wait_looks(gpu)))) return;
   const DepthScope depth(thread);
-  if (settle(device, Above::kCharged, kPatienceBeforeRefusalNs, kEverywhere).read_again)
-    residual_want();
+  const uint64_t until_ns = clock_now_ns() + (waited ? 0 : kPatienceBeforeRefusalNs);
+  Settled settled{};
+  for (;;) {
+    const AccountRest rest;
+    settled = settle(device, Above::kCharged, kPatienceOfWaitNs, kEverywhere);
+    if (!settled.busy || clock_now_ns() >= until_ns) break;
+    sleep_ns(kBetweenReadingsNs);
+  }
+  if (settled.read_again) residual_want();
 }
 
 void residual_imports_freed(bool in_stream_order) {

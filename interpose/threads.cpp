@@ -51,10 +51,12 @@ ThreadRecord* record_take() {
     ThreadRecord* record = &threads[i];
     if (load_acquire(record->taken) != 0) continue;
     __atomic_sub_fetch(&ended_count, 1, __ATOMIC_RELAXED);
-    uint64_t launches[8];
-    memcpy(launches, record->exclusive_launches, sizeof launches);  // counted ones stay counted
+    uint64_t launches[8], works[8];  // counted ones stay counted
+    memcpy(launches, record->exclusive_launches, sizeof launches);
+    memcpy(works, record->exclusive_works, sizeof works);
     memset(record, 0, sizeof *record);
     memcpy(record->exclusive_launches, launches, sizeof launches);
+    memcpy(record->exclusive_works, works, sizeof works);
     store_relaxed(record->taken, 1u);
     record->index = i;
     return record;

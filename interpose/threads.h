@@ -39,6 +39,12 @@ inline constexpr unsigned kStreamCacheSize = 4;
 /// own has in pages that come meanwhile.
 inline constexpr uint32_t kInsideAnywhere = UINT32_MAX;
 
+/// Of `accounting`: the thread is outside of calls that change the account; within one, and waits,
+/// with nothing of it under way (AccountRest); within one.
+inline constexpr uint32_t kNotAccounting = 0;
+inline constexpr uint32_t kAccountingRests = 1;
+inline constexpr uint32_t kAccounting = 2;
+
 struct alignas(64) ThreadRecord {
   // gpu + 1 (or kInsideAnywhere) while a launch is between its gate and its return.
   uint32_t inside;
@@ -56,7 +62,7 @@ struct alignas(64) ThreadRecord {
   void* caller;
   uint64_t caller_rbx;
   StreamCache cache[kStreamCacheSize];
-  uint32_t accounting;  // 1 while an allocation or free is between its claim and its result
+  uint32_t accounting;  // kAccounting while an allocation or free is between claim and result
   uint32_t context_known;
   CUcontext context;  // current to the thread, valid while context_known
   ContextRecord* context_record;
@@ -65,7 +71,8 @@ struct alignas(64) ThreadRecord {
   uint32_t taken;  // belongs to a living thread
   StreamRecord* last_stream;
   uint64_t exclusive_launches[8];
-  uint32_t let_through[8];  // the lease word, one for each GPU, under which it was (gate.cpp)
+  uint64_t exclusive_works[8];  // those of them that were none (work.h)
+  uint32_t let_through[8];      // the lease word, one for each GPU, under which it was (gate.cpp)
   // At gates that a share has closed (alone.cpp): the lease's, and that of a share of its own.
   Patience gate_patience[2];
   uint64_t gate_word[2];  // under which: gpu and word

@@ -9,7 +9,8 @@ namespace {
 using sluice::protocol::kLeaseOpen;
 using sluice::test::BusyTest;
 
-// Between its kernels the stream does something else, for which the GPU waits: that is not charged.
+// Between its kernels the stream does something else, for which the GPU waits: that is not charged,
+// unless it is the GPU's own work.
 class BusyGapsTest : public BusyTest {
  protected:
   static constexpr int kRounds = 12;
@@ -66,8 +67,20 @@ TEST_F(BusyGapsTest, ACopyInAnotherStream) {
   });
 }
 
-TEST_F(BusyGapsTest, ASetting) {
+// Settings, and copies within the device, are work like kernels.
+TEST_F(BusyGapsTest, ASettingIsCharged) {
+  copies_are_work = true;
   kernels_around([&] { ASSERT_EQ(cuMemsetD8Async(memory, 1, kBytes, stream), CUDA_SUCCESS); });
+}
+
+TEST_F(BusyGapsTest, ACopyWithinTheDeviceIsCharged) {
+  copies_are_work = true;
+  CUdeviceptr from = 0;
+  ASSERT_EQ(cuMemAlloc(&from, kBytes), CUDA_SUCCESS);
+  kernels_around([&] {
+    ASSERT_EQ(cuMemcpyDtoDAsync(memory, from, kBytes, stream), CUDA_SUCCESS);
+    ASSERT_EQ(cuMemcpyAsync(from, memory, kBytes, stream), CUDA_SUCCESS);
+  });
 }
 
 TEST_F(BusyGapsTest, AnEventOfAnotherStream) {

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <atomic>
+
 #include "tests/interpose/guest.h"
 
 namespace {
@@ -68,6 +70,29 @@ TEST_F(GuestRoomTest, NothingWaitsDuringACapture) {
   EXPECT_EQ(cuMemAlloc_v2(&pointer, kMiB), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(asked, 1);
   EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+}
+
+// A thread is stopped between what it has reserved and the driver's refusal. Others wait for what
+// they may have then.
+TEST_F(GuestRoomTest, WhatAStoppedThreadHasReservedIsWaitedFor) {
+  static constexpr int kStopped_ms = 200;
+  static std::atomic<bool> reserved{false};
+  fake.alloc_result = CUDA_SUCCESS;
+  fake.on_enter = [](const char* function) {
+    if (strcmp(function, "an allocation") != 0) return;
+    const bool is_first = !reserved.exchange(true);
+    if (is_first) sleep_ms(kStopped_ms);
+    fake.alloc_result = is_first ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  std::thread stopped([this] {
+    CUdeviceptr none = 0;
+    EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemAlloc_v2(&none, kGiB - kMiB), CUDA_ERROR_INVALID_VALUE);
+  });
+  ASSERT_TRUE(eventually([] { return reserved.load(); }));
+  EXPECT_EQ(cuMemAlloc_v2(&pointer, 2 * kMiB), CUDA_SUCCESS);
+  stopped.join();
+  EXPECT_EQ(broker->account().held_bytes.load(), 2 * kMiB);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // A GPU that the program sees and its job has not got: it gets no memory there by any call that
 // names a device. Judged by the device's own account.
+#include <sys/wait.h>
+
 #include "tests/interpose/softgpu_fixture.h"
 
 namespace {
@@ -106,6 +108,28 @@ TEST_F(ForeignGraphTest, ACapturedAllocation) {
   ASSERT_EQ(cuMemAllocFromPoolAsync(&pointer, kMiB, pool, stream), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
   refused_everywhere();
+}
+
+// A fork child of a process that used CUDA cannot use it. Its driver names no devices, which does
+// not make the job's GPU foreign: it gets the driver's error.
+TEST_F(SoftGpuTest, AForkChildGetsTheDriversError) {
+  testing::internal::CaptureStderr();
+  const pid_t child = fork();
+  if (child == 0) {
+    CUcontext made = nullptr;
+    CUmemoryPool pool = nullptr;
+    CUmemPoolProps wish{};
+    wish.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    wish.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    const bool told = cuDevicePrimaryCtxRetain(&made, 0) == CUDA_ERROR_NOT_INITIALIZED &&
+                      cuCtxCreate(&made, nullptr, 0, 0) == CUDA_ERROR_NOT_INITIALIZED &&
+                      cuMemPoolCreate(&pool, &wish) == CUDA_ERROR_NOT_INITIALIZED;
+    _exit(told ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
 // A program may have a context on such a GPU from a broker that gave its job more.

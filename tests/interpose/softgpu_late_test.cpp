@@ -309,4 +309,44 @@ TEST_F(SoftGpuBusyNeighbourTest, WhatComesLateAndDoesNotFitIsWithheld) {
   freer = std::thread([] {});
 }
 
+// A thread that frees behind a kernel is within its call meanwhile. What the device has back, the
+// others get as soon as that can be read, however many of them ask at the same time.
+class SoftGpuStoppedNeighbourTest : public SoftGpuBusyNeighbourTest {
+ protected:
+  static constexpr size_t kFreed = 20 * kMiB;
+  void SetUp() override {
+    SoftGpuBusyNeighbourTest::SetUp();
+    const CUstream other = stream_make();
+    for (CUdeviceptr& one : freed_behind) {
+      ASSERT_EQ(cuMemAlloc(&one, kFreed), CUDA_SUCCESS);
+      ASSERT_EQ(cuMemFreeAsync(one, other), CUDA_SUCCESS);
+    }
+  }
+  static CUstream stream_make() {
+    CUstream stream = nullptr;
+    EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    return stream;
+  }
+  CUdeviceptr freed_behind[2] = {};
+};
+
+TEST_F(SoftGpuStoppedNeighbourTest, WhatTheDeviceHasBackIsNotRefused) {
+  CUdeviceptr again = 0;
+  still_busy();
+  EXPECT_EQ(cuMemAlloc(&again, 2 * kFreed), CUDA_SUCCESS);
+}
+
+TEST_F(SoftGpuStoppedNeighbourTest, NorToSeveralThatAskAtOnce) {
+  std::vector<std::thread> askers;
+  for (int i = 0; i < 3; ++i) {
+    askers.emplace_back([this] {
+      CUdeviceptr again = 0;
+      EXPECT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      EXPECT_EQ(cuMemAlloc(&again, kFreed), CUDA_SUCCESS);
+    });
+  }
+  still_busy();
+  for (std::thread& asker : askers) asker.join();
+}
+
 }  // namespace

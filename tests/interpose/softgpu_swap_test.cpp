@@ -193,6 +193,7 @@ TEST_F(SwapTest, TheMappingsAreNotTheProgramsToChange) {
   EXPECT_EQ(cuMemSetAccess(p, 4 * kMiB, &access, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(p)),
             CUDA_ERROR_INVALID_VALUE);
+  broker->lease_store(kLeaseOpen);
   EXPECT_EQ(cuMemsetD8(p, 1, 4 * kMiB), CUDA_SUCCESS);
 }
 
@@ -207,6 +208,7 @@ TEST_F(SwapTest, AContextTakesItsMemoryAlong) {
   EXPECT_EQ(movable(), kGranule);
   ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
   agrees("destroyed");
+  broker->lease_store(kLeaseOpen);
   EXPECT_EQ(cuMemsetD8(mine, 1, 4096), CUDA_SUCCESS);
   ASSERT_EQ(cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
   EXPECT_EQ(movable(), 0u);
@@ -358,6 +360,7 @@ class SwapRateTest : public SwapTest {
 TEST_F(SwapRateTest, TheRateOfAMoveIsPrinted) {
   const size_t bytes = options.quota - kContext;
   // Memory that nobody wrote would have to be found by the host while it is copied.
+  broker->lease_store(kLeaseOpen);
   ASSERT_EQ(cuMemsetD32(allocate(bytes), 7, bytes / 4), CUDA_SUCCESS);
   ASSERT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   hold();
