@@ -57,9 +57,11 @@ class Process {
   void launch();
   Kernel kernel_make(Nanos* length);
   void kernel_done(Nanos length);
+  void kernels_seen();
   void task_done();
   void host_work();
   void gate_wait();
+  void waiting_set(bool waiting);
   bool let_through() const;
   void drain_check();
   void idle_check();
@@ -82,6 +84,8 @@ class Process {
   void post(const core::Event& event);
   void lease_seen(std::uint32_t index);
   bool collective_due() const;
+  bool collective_waits() const;
+  Nanos look_delay();
   std::uint64_t step_kernels() const { return job_.spec.kernels + std::uint64_t{1}; }
 
   World& world_;
@@ -103,6 +107,7 @@ class Process {
   std::uint64_t finished_ = 0;
   std::uint64_t needed_ = 0;
   Nanos host_until_ = 0;  // it computes on the host until then
+  bool looking_ = false;  // all that was launched has ended, and it has not seen that yet
 
   // The shim.
   bool registered_ = true;

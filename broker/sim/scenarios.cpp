@@ -48,6 +48,19 @@ Experiment gang_setup(std::uint64_t seed) {
   return setup;
 }
 
+/// A process with a kernel of 20 to 40 ms at a time, as a service or a debug job on a slow GPU.
+JobSpec long_kernels(JobSpec job, std::uint32_t gpu) {
+  job.kernel_ns = 30 * kMs;
+  job.kernel_jitter = 1.0 / 3;
+  job.kernels = 1;
+  job.pinned = {gpu};
+  job.name += std::to_string(gpu);
+  return job;
+}
+
+Experiment gang_long_setup(std::uint64_t seed) { return setup_gang_long(0.44, 10 * kMs, seed); }
+Experiment gang_light_setup(std::uint64_t seed) { return setup_gang_long(0.25, 10 * kMs, seed); }
+
 Experiment gangs_setup(std::uint64_t seed) {
   Experiment setup;
   setup.seed = seed;
@@ -253,6 +266,9 @@ const Scenario kScenarios[] = {
      [](std::uint64_t s) { return setup_priority(0.5, false, s); }},
     {"gang", "training on two GPUs (spinning collectives) beside inference on both and debug",
      gang_setup},
+    {"gang-long", "training on two GPUs beside inference at load 0.44 and debug with kernels of 20-40 ms",
+     gang_long_setup},
+    {"gang-light", "the same with inference at load 0.25", gang_light_setup},
     {"gangs", "three gangs in a ring of three GPUs, and a single on each", gangs_setup},
     {"runaway", "an endless kernel beside two tenants; ended by policy", runaway_setup},
     {"endless", "an endless kernel of a fixed 5 % beside a fixed 90 %, again and again",
@@ -280,6 +296,37 @@ const Scenario kScenarios[] = {
 };
 
 }  // namespace
+
+Experiment setup_gang_long(double load, Nanos quantum_ns, std::uint64_t seed) {
+  Experiment setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  setup.policy.quantum_ns = quantum_ns;
+  setup.gpus.resize(2);
+  setup.duration_ns = 30 * kSecond;
+  setup.window_ns = 2 * kSecond;
+  JobSpec training = batch_job("training", 40);
+  training.behaviour = Behaviour::kTraining;
+  training.gpu_count = 2;
+  training.kernels = 8;
+  training.kernel_ns = 2 * kMs;
+  training.kernel_jitter = 0.5;
+  training.communication_ns = kMs;
+  training.collective_host_ns = 2 * kMs;
+  setup.jobs = {training};
+  for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
+    JobSpec serve = long_kernels(inference_job("serve-", 40, load, gpu), gpu);
+    serve.rate_hz = load * 1e9 / static_cast<double>(serve.kernel_ns);
+    setup.jobs.push_back(serve);
+    JobSpec debug = long_kernels(batch_job("debug-", 20), gpu);
+    debug.tenant_class = TenantClass::kDebug;
+    debug.behaviour = Behaviour::kBursts;
+    debug.think_ns = 60 * kMs;
+    setup.jobs.push_back(debug);
+  }
+  for (JobSpec& job : setup.jobs) job.busy_host = true;
+  return setup;
+}
 
 Experiment setup_endless(std::uint32_t processes, bool again, std::uint64_t seed) {
   Experiment setup = setup_shares({90, 5}, seed);

@@ -28,6 +28,9 @@ Experiment setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_
 /// Inference at this load (requests of ten 1 ms kernels), beside a batch tenant of 1 ms kernels or
 /// alone.
 Experiment setup_priority(double load, bool batch, std::uint64_t seed);
+/// A gang of 40 % on two GPUs, with host time in its collectives, beside inference of 40 % at this
+/// load and debugging of 20 % on each, whose kernels last 20 to 40 ms, all on a busy host.
+Experiment setup_gang_long(double load, Nanos quantum_ns, std::uint64_t seed);
 /// One GPU of 8 GiB and so many swappable batch tenants, each with this part of its memory and so
 /// many kernels of 1 ms to do.
 Experiment setup_oversold(std::uint32_t tenants, std::uint32_t memory_percent,
