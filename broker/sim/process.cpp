@@ -16,7 +16,7 @@ constexpr Nanos kStoppedLookNs =
 
 Process::Process(World& world, Job& job, core::ProcessId id, std::uint32_t index,
                  std::uint32_t rank, std::uint64_t seed)
-    : world_(world), job_(job), id_(id), index_(index), rank_(rank), random_(seed) {}
+    : world_(world), job_(job), id_(id), index_(index), rank_(rank), random_(seed), host_(~seed) {}
 
 void Process::start() {
   switch (job_.spec.behaviour) {
@@ -132,7 +132,7 @@ void Process::post(const core::Event& event) {
 
 /// How late it looks at a word that has changed.
 Nanos Process::look_delay() {
-  if (job_.spec.busy_host) return random_.wake();
+  if (job_.spec.busy_host) return host_.wake();
   return job_.spec.wake_ns_max > 0 ? random_.range(0, job_.spec.wake_ns_max) : 0;
 }
 
@@ -301,7 +301,7 @@ void Process::kernel_done(Nanos length) {
     return;
   }
   looking_ = true;
-  world_.clock().after(random_.wake(), [this] {
+  world_.clock().after(host_.wake(), [this] {
     looking_ = false;
     if (alive_ && !stopped_) kernels_seen();
   });

@@ -94,6 +94,7 @@ class Process {
   std::uint32_t index_;
   std::uint32_t rank_;
   Random random_;
+  Random host_;  // a stream of its own, so that arrivals stay what they are
   bool alive_ = true;
   bool stopped_ = false;  // SIGSTOP: the device goes on with what it has, nothing else does
 

@@ -48,18 +48,13 @@ Experiment gang_setup(std::uint64_t seed) {
   return setup;
 }
 
-/// A process with a kernel of 20 to 40 ms at a time, as a service or a debug job on a slow GPU.
-JobSpec long_kernels(JobSpec job, std::uint32_t gpu) {
-  job.kernel_ns = 30 * kMs;
-  job.kernel_jitter = 1.0 / 3;
-  job.kernels = 1;
-  job.pinned = {gpu};
-  job.name += std::to_string(gpu);
-  return job;
-}
+Experiment gang_long_setup(std::uint64_t seed) { return setup_gang(GangSetup{}, seed); }
 
-Experiment gang_long_setup(std::uint64_t seed) { return setup_gang_long(0.44, 10 * kMs, seed); }
-Experiment gang_light_setup(std::uint64_t seed) { return setup_gang_long(0.25, 10 * kMs, seed); }
+Experiment gang_light_setup(std::uint64_t seed) {
+  GangSetup gang;
+  gang.load = 0.25;
+  return setup_gang(gang, seed);
+}
 
 Experiment gangs_setup(std::uint64_t seed) {
   Experiment setup;
@@ -266,7 +261,8 @@ const Scenario kScenarios[] = {
      [](std::uint64_t s) { return setup_priority(0.5, false, s); }},
     {"gang", "training on two GPUs (spinning collectives) beside inference on both and debug",
      gang_setup},
-    {"gang-long", "training on two GPUs beside inference at load 0.44 and debug with kernels of 20-40 ms",
+    {"gang-long",
+     "training on two GPUs beside inference at load 0.44 and debug with kernels of 20-40 ms",
      gang_long_setup},
     {"gang-light", "the same with inference at load 0.25", gang_light_setup},
     {"gangs", "three gangs in a ring of three GPUs, and a single on each", gangs_setup},
@@ -297,31 +293,43 @@ const Scenario kScenarios[] = {
 
 }  // namespace
 
-Experiment setup_gang_long(double load, Nanos quantum_ns, std::uint64_t seed) {
+Experiment setup_gang(const GangSetup& gang, std::uint64_t seed) {
   Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
-  setup.policy.quantum_ns = quantum_ns;
-  setup.gpus.resize(2);
+  for (core::ClassPolicy& c : setup.policy.classes) c.window_ns = 20 * kMs;  // the default
+  setup.gpus.resize(gang.gpus);
   setup.duration_ns = 30 * kSecond;
   setup.window_ns = 2 * kSecond;
-  JobSpec training = batch_job("training", 40);
+  JobSpec training = batch_job("training", gang.percent);
   training.behaviour = Behaviour::kTraining;
-  training.gpu_count = 2;
-  training.kernels = 8;
-  training.kernel_ns = 2 * kMs;
+  training.gpu_count = gang.gpus;
+  training.kernels = gang.step_kernels;
+  training.kernel_ns = gang.step_kernel_ns;
   training.kernel_jitter = 0.5;
-  training.communication_ns = kMs;
-  training.collective_host_ns = 2 * kMs;
+  training.communication_ns = gang.collective_ns;
+  training.collective_host_ns = gang.collective_host_ns;
   setup.jobs = {training};
-  for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
-    JobSpec serve = long_kernels(inference_job("serve-", 40, load, gpu), gpu);
-    serve.rate_hz = load * 1e9 / static_cast<double>(serve.kernel_ns);
-    setup.jobs.push_back(serve);
-    JobSpec debug = long_kernels(batch_job("debug-", 20), gpu);
+  for (std::uint32_t gpu = 0; gpu < gang.gpus; ++gpu) {
+    const std::string number = "-" + std::to_string(gpu);
+    if (gang.load > 0) {
+      JobSpec serve = inference_job("serve" + number, 40, gang.load, gpu);
+      serve.kernel_ns = gang.serve_kernel_ns;
+      serve.kernel_jitter = 1.0 / 3;
+      serve.kernels = gang.serve_kernels;
+      serve.rate_hz = gang.load * 1e9 /
+                      static_cast<double>(serve.kernel_ns * static_cast<Nanos>(serve.kernels));
+      setup.jobs.push_back(serve);
+    }
+    if (gang.debug_percent == 0) continue;
+    JobSpec debug = batch_job("debug" + number, gang.debug_percent);
     debug.tenant_class = TenantClass::kDebug;
-    debug.behaviour = Behaviour::kBursts;
-    debug.think_ns = 60 * kMs;
+    debug.pinned = {gpu};
+    debug.kernel_ns = gang.debug_kernel_ns;
+    debug.kernel_jitter = 1.0 / 3;
+    debug.kernels = 1;
+    debug.behaviour = gang.debug_think_ns > 0 ? Behaviour::kBursts : Behaviour::kLoop;
+    debug.think_ns = gang.debug_think_ns;
     setup.jobs.push_back(debug);
   }
   for (JobSpec& job : setup.jobs) job.busy_host = true;
