@@ -3,10 +3,8 @@
 // lag of a sleeper bounded on both sides).
 //
 // A share that wakes is brought forward to the GPU's virtual time less a bounded credit: enough to
-// be served soon, never enough to make up for the time it slept. It is brought forward by no more
-// than it could have used while it slept: a program that is late to ask again, on a busy host at
-// every turn, keeps what it was owed. A share that ran far ahead (the latency band) has its lag
-// bounded too.
+// be served soon, never enough to make up for the time it slept. A share that ran far ahead (the
+// latency band) has its lag bounded too.
 //
 // Virtual time alone forgives an overrun. It is bounded, and where the others pause for a moment
 // the GPU's virtual time catches up with the only share that waits. So an overrun is a debt as
@@ -88,13 +86,11 @@ class WeightedFair final : public SharePolicy {
     }
   }
 
-  void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) const override {
+  void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {
     const double weight = share_weight(gpu, share);
     const double credit = static_cast<double>(kCreditQuanta * policy.quantum_ns) / weight;
     const double lead = static_cast<double>(kAheadQuanta * policy.quantum_ns) / weight;
-    const double slept = static_cast<double>(now - share.left_at) / weight;
-    const double least = std::min(gpu.vclock - credit, share.vtime + slept);
-    share.vtime = std::clamp(share.vtime, least, gpu.vclock + lead);
+    share.vtime = std::clamp(share.vtime, gpu.vclock - credit, gpu.vclock + lead);
   }
 
   void share_charged(const Policy&, Gpu& gpu, Share& share, double ns) const override {
