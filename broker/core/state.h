@@ -6,6 +6,7 @@
 // structures.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -169,6 +170,7 @@ struct Tenant {
   Nanos delayed_ns = 0;        // runaway.cpp: others have waited for its drain for so long,
   Nanos delayed_at = 0;        // as of this time,
   bool delays = false;         // and do now
+  bool gave_back = false;      // it was idle when its lease was closed
   Nanos end_at = kNever;       // its processes are killed then; set while it is in State::ending
   Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
   Nanos let_until = kNever;    // closing gang: end of the window let through
@@ -206,12 +208,21 @@ struct Tenant {
   std::uint64_t moves_failed = 0;
 
   // Gangs (gang.cpp).
-  double weight = 1;         // on the GPU where it is least
-  double guarantee = 0;      // part of its GPUs' time that it is guaranteed
-  double gang_vtime = 0;     // order between gangs: lease time over weight,
-  double owed_ns = 0;        // guaranteed time not received while it wanted to run,
-  Nanos owed_at = 0;         // both as of this time
-  Nanos urgent_at = kNever;  // while it waits: when it is to go before the latency band
+  double weight = 1;      // on the GPU where it is least
+  double guarantee = 0;   // part of its GPUs' time that it is guaranteed
+  double gang_vtime = 0;  // order between gangs: lease time over weight,
+  double owed_ns = 0;     // guaranteed time not received while it wanted to run,
+  Nanos owed_at = 0;      // both as of this time
+  double missed_ns = 0;   // turn.cpp: guaranteed time less what it was charged, ever,
+  std::array<double, 16> missed_then{};  // in the last two seconds in which it wanted to run,
+  std::uint32_t missed_next = 0;         // the oldest of them,
+  Nanos wanted_ns = 0;                   // and how long it has wanted since the latest
+  Nanos urgent_at = kNever;              // while it waits: when it is to go before everything else,
+  Nanos urgent_from = 0;                 // not before this time
+  Nanos turn_ns = 0;                     // length of its turn,
+  Nanos turn_left_ns = 0;                // and what is left of it if it was interrupted
+  Nanos wide_until = 0;                  // its windows are not narrow until then; 0 = they are
+  bool turn_ending = false;              // the turn ends with the step
 
   bool exclusive() const { return tenant_class == TenantClass::kExclusive; }
   bool inference() const { return tenant_class == TenantClass::kInference; }
@@ -279,7 +290,8 @@ struct Gpu {
   std::uint32_t fixed_count = 0;  // shares in fixed mode
 
   // What the policies keep.
-  double vclock = 0;  // fair.cpp: virtual time of the GPU
+  Nanos drain_ns = 0;  // turn.cpp: what the drain of a holder that has work takes, on average
+  double vclock = 0;   // fair.cpp: virtual time of the GPU
   // fair.cpp: weights of the shares that compete and owe nothing, and when they were summed up.
   mutable double rivals_weight = 0;
   mutable Nanos rivals_at = kNever;
@@ -409,6 +421,7 @@ class State {
   double gang_vclock = 0;
   bool gangs_stale = false;  // weights of their GPUs have changed since theirs were taken
   Nanos gangs_settled_at = -1;
+  Nanos gangs_at = kNever;  // when the GPUs that wait for an interrupted gang are given to others
 };
 
 /// The tenant's process entry, or null.
