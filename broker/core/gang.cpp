@@ -197,7 +197,7 @@ bool line_order(const Tenant* a, const Tenant* b) {
 /// latency band does not want, as long as a change of turns would take.
 void gang_keep(State& state, Tenant& gang, Nanos now) {
   if (gang.turn_left_ns <= 0) return;
-  const Nanos until = gang.waiting_since + turn_change_ns(state, gang);
+  const Nanos until = gang.waiting_since + gang.change_ns;
   if (now >= until) return;
   const bool some_held = std::ranges::any_of(
       gang.shares, [&](const Share& s) { return state.gpus[s.gpu]->holder != nullptr; });
@@ -226,6 +226,7 @@ bool line_serve(State& state, bool urgent, std::size_t* left, Nanos now, Actions
       --*left;
       ready = ready && turn_come(state, gpu, share, now);
     }
+    turn_comes(*gang, ready, now);
     if (ready && gang_serve(state, *gang, now, out)) return true;
     if (!ready) gang_keep(state, *gang, now);
   }

@@ -136,7 +136,6 @@ void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
     std::erase(state.gpus[share.gpu]->on, &share);
   }
   gpus_give_up(state, tenant);
-  turn_drained(state, tenant, now);
   tenant.phase = Phase::kClosed;
   tenant.runaway = false;
   tenant.delays = false;
@@ -248,7 +247,6 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
 
 void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out) {
   assert(tenant.phase == Phase::kOpen);
-  tenant.gave_back = lease_idle(tenant);
   if (tenant.gang()) turn_closed(tenant, tenant.turn_ending, now);
   for (Process& process : tenant.processes) process.drains = 0;
   for (Share& share : tenant.shares) {
@@ -282,8 +280,8 @@ void lease_narrow(const State& state, Tenant& gang, Actions& out) {
   }
 }
 
-void lease_turn_ends(const State& state, Tenant& gang, Actions& out) {
-  gang.turn_ending = true;
+void lease_turn_ends(const State& state, Tenant& gang, Nanos now, Actions& out) {
+  turn_ends(state, gang, now);
   for (const Share& share : gang.shares) word_emit(state, share, out);
 }
 

@@ -103,7 +103,7 @@ bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   holder.slice_asked = false;
   const bool spent = budget_spent(state, holder, now);
   if (over && !spent && holder.gang() && !holder.turn_ending && challenged(state, holder)) {
-    lease_turn_ends(state, holder, out);
+    lease_turn_ends(state, holder, now, out);
     holder.slice_end = std::max(holder.opened_at + holder.turn_left_ns, now);
     return false;
   }

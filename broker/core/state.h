@@ -170,7 +170,6 @@ struct Tenant {
   Nanos delayed_ns = 0;        // runaway.cpp: others have waited for its drain for so long,
   Nanos delayed_at = 0;        // as of this time,
   bool delays = false;         // and do now
-  bool gave_back = false;      // it was idle when its lease was closed
   Nanos end_at = kNever;       // its processes are killed then; set while it is in State::ending
   Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
   Nanos let_until = kNever;    // closing gang: end of the window let through
@@ -214,9 +213,12 @@ struct Tenant {
   double owed_ns = 0;     // guaranteed time not received while it wanted to run,
   Nanos owed_at = 0;      // both as of this time
   double missed_ns = 0;   // turn.cpp: guaranteed time less what it was charged, ever,
-  std::array<double, 16> missed_then{};  // in the last two seconds in which it wanted to run,
-  std::uint32_t missed_next = 0;         // the oldest of them,
-  Nanos wanted_ns = 0;                   // and how long it has wanted since the latest
+  std::array<double, 16> missed_then{};  // least in each part of the last two seconds in which it
+  std::uint32_t missed_next = 0;         // wanted to run; the oldest of them,
+  double missed_least = 0;               // least since the latest,
+  Nanos wanted_ns = 0;                   // and how long it has wanted since then
+  Nanos change_from = 0;                 // its turn has come everywhere, since then; 0 = it has not
+  Nanos change_ns = 0;                   // how long after that its GPUs were free, as learned
   Nanos urgent_at = kNever;              // while it waits: when it is to go before everything else,
   Nanos urgent_from = 0;                 // not before this time
   Nanos turn_ns = 0;                     // length of its turn,
@@ -290,8 +292,7 @@ struct Gpu {
   std::uint32_t fixed_count = 0;  // shares in fixed mode
 
   // What the policies keep.
-  Nanos drain_ns = 0;  // turn.cpp: what the drain of a holder that has work takes, on average
-  double vclock = 0;   // fair.cpp: virtual time of the GPU
+  double vclock = 0;  // fair.cpp: virtual time of the GPU
   // fair.cpp: weights of the shares that compete and owe nothing, and when they were summed up.
   mutable double rivals_weight = 0;
   mutable Nanos rivals_at = kNever;

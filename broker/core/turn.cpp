@@ -37,13 +37,11 @@ constexpr double kAmplitudeNs = 80e6;
 /// GPUs, but 1 % at least.
 constexpr double kMissedNs = 80e6;
 constexpr double kMissedLeastNs = 20e6;
-constexpr double kLostChanges = 2.5;
+constexpr double kLostChanges = 1.25;
 /// Two seconds are in Tenant::missed_then.
 constexpr Nanos kMarkNs = 125'000'000;
-/// A drain counts for a quarter in the mean.
-constexpr Nanos kMeanOf = 4;
-/// A longer drain is an overrun, and no measure of the next one.
-constexpr Nanos kDrainQuantaMost = 5;
+/// Of the longest change so much is kept at the next one.
+constexpr Nanos kKeptOf = 8;
 /// In flight at a time while the latency band may not interrupt: this part of a turn.
 constexpr Nanos kWindowPart = 4;
 /// The last part of a turn, in which it ends with the step.
@@ -57,39 +55,39 @@ double rest(const Tenant& gang) { return std::max(1 - gang.guarantee, 0.01); }
 /// What a turn is worth: long beside what a change of turns takes, short beside two seconds.
 double turn_least(const State& state, const Tenant& gang) {
   const auto quantum = static_cast<double>(state.policy.quantum_ns);
-  const double changes = kChangeFactor * static_cast<double>(turn_change_ns(state, gang));
+  const double changes = kChangeFactor * static_cast<double>(gang.change_ns);
   return std::max(std::min(changes, kAmplitudeNs * gang.guarantee / rest(gang)), quantum);
 }
 
 /// Guaranteed time that it did not get in the last two seconds in which it wanted to run.
 double missed_lately(const Tenant& gang) {
-  return gang.missed_ns - gang.missed_then[gang.missed_next];
+  const std::size_t oldest = gang.missed_next;
+  const std::size_t next = (oldest + 1) % gang.missed_then.size();
+  return gang.missed_ns - std::min(gang.missed_then[oldest], gang.missed_then[next]);
+}
+
+/// How long the gang has to run until it is not urgent any more.
+double behind(const State& state, const Tenant& gang) {
+  return std::max(-turn_patience(state, gang), 0.0) / rest(gang);
 }
 
 void mark(Tenant& gang) {
-  gang.missed_then[gang.missed_next] = gang.missed_ns;
+  gang.missed_then[gang.missed_next] = gang.missed_least;
+  gang.missed_least = gang.missed_ns;
   gang.missed_next = static_cast<std::uint32_t>((gang.missed_next + 1) % gang.missed_then.size());
 }
 
 }  // namespace
 
-Nanos turn_change_ns(const State& state, const Tenant& gang) {
-  Nanos longest = 0;
-  for (const Share& share : gang.shares)
-    longest = std::max(longest, state.gpus[share.gpu]->drain_ns);
-  return longest;
-}
-
 Nanos turn_length(const State& state, const Tenant& gang) {
   const auto burst = static_cast<double>(state.policy.inference_burst_ns);
   const double least = turn_least(state, gang);
-  const double behind = std::max(-turn_patience(state, gang), 0.0) / rest(gang);
-  return static_cast<Nanos>(std::min(least + behind, std::max(least, burst)));
+  return static_cast<Nanos>(std::min(least + behind(state, gang), std::max(least, burst)));
 }
 
 double turn_patience(const State& state, const Tenant& gang) {
   const auto burst = static_cast<double>(state.policy.inference_burst_ns);
-  const double lost = kLostChanges * static_cast<double>(turn_change_ns(state, gang));
+  const double lost = kLostChanges * static_cast<double>(gang.change_ns);
   const double most = std::max(kMissedNs - lost, kMissedLeastNs) * gang.guarantee;
   return std::min(burst - gang.owed_ns, most - missed_lately(gang));
 }
@@ -99,6 +97,7 @@ bool turn_time_passed(const State& state, Tenant& gang, Nanos passed) {
   const double guaranteed = static_cast<double>(passed) * gang.guarantee;
   gang.owed_ns = std::clamp(gang.owed_ns + guaranteed, -burst, kDebtMostNs);
   gang.missed_ns += guaranteed;
+  gang.missed_least = std::min(gang.missed_least, gang.missed_ns);
   gang.wanted_ns += passed;
   if (gang.wanted_ns < kMarkNs) return false;
   for (std::size_t i = 0; i < gang.missed_then.size() && gang.wanted_ns >= kMarkNs; ++i) {
@@ -120,16 +119,32 @@ Nanos turn_step(const Tenant& gang) { return gang.turn_left_ns / kStepPart; }
 Nanos turn_grace(const State& state, const Tenant& tenant) {
   const Nanos grace = state.policy.idle_grace_ns;
   if (!tenant.gang() || tenant.turn_ending) return grace;
-  return std::max(grace, std::min(turn_change_ns(state, tenant), state.policy.quantum_ns));
+  return std::max(grace, std::min(tenant.change_ns, state.policy.quantum_ns));
 }
 
 Nanos turn_window(const Tenant& gang) { return gang.turn_ns / kWindowPart; }
 
+void turn_comes(Tenant& gang, bool come, Nanos now) {
+  if (!come) gang.change_from = 0;
+  if (come && gang.change_from == 0) gang.change_from = now;
+}
+
 void turn_open(const State& state, Tenant& gang, bool urgent, Nanos now) {
   if (urgent || gang.turn_left_ns <= 0) gang.turn_ns = turn_length(state, gang);
   if (urgent || gang.turn_left_ns <= 0) gang.turn_left_ns = gang.turn_ns;
+  const Nanos took = std::min(now - gang.change_from, state.policy.inference_burst_ns);
+  gang.change_ns = std::max(took, gang.change_ns - (gang.change_ns - took) / kKeptOf);
+  gang.change_from = 0;
   gang.turn_ending = false;
   gang.wide_until = urgent ? now + gang.turn_ns - turn_window(gang) : 0;
+}
+
+void turn_ends(const State& state, Tenant& gang, Nanos now) {
+  gang.turn_ending = true;
+  const Nanos had = now - gang.opened_at;
+  const auto most = std::max(state.policy.inference_burst_ns, gang.turn_ns);
+  const Nanos more = std::min(static_cast<Nanos>(behind(state, gang)), most - had);
+  gang.turn_left_ns = std::max(gang.turn_left_ns, had + more);
 }
 
 void turn_closed(Tenant& gang, bool over, Nanos now) {
@@ -137,7 +152,7 @@ void turn_closed(Tenant& gang, bool over, Nanos now) {
   gang.wide_until = 0;
   gang.turn_left_ns = over ? 0 : std::max<Nanos>(gang.turn_left_ns - held, 0);
   // Others have turns as well: a gang that uses little of its leases is owed more and more.
-  const double most = (1 + gang.guarantee) / 2;
+  const double most = (3 + gang.guarantee) / 4;
   gang.urgent_from = now + static_cast<Nanos>(static_cast<double>(held) * (1 - most) / most);
 }
 
@@ -147,15 +162,7 @@ void turn_resumed(const State& state, Tenant& gang, Nanos now) {
   gang.turn_left_ns = 0;
   gang.owed_ns = std::min(gang.owed_ns, 0.0);
   gang.missed_then.fill(gang.missed_ns);
-}
-
-void turn_drained(State& state, Tenant& tenant, Nanos now) {
-  if (tenant.gang() || tenant.gave_back) return;
-  const Nanos took = std::min(now - tenant.closed_at, kDrainQuantaMost * state.policy.quantum_ns);
-  for (const Share& share : tenant.shares) {
-    Gpu& gpu = *state.gpus[share.gpu];
-    gpu.drain_ns += (took - gpu.drain_ns) / kMeanOf;
-  }
+  gang.missed_least = gang.missed_ns;
 }
 
 }  // namespace sluice::core

@@ -20,23 +20,21 @@ bool turn_time_passed(const State& state, Tenant& gang, Nanos passed);
 /// One of its shares was charged, or given back.
 void turn_charged(Tenant& gang, double ns);
 
-/// What a change of turns costs the gang: the longest of the drains on its GPUs.
-Nanos turn_change_ns(const State& state, const Tenant& gang);
-
 /// How long the holder may be idle while others wait before it gives its GPUs back.
 Nanos turn_grace(const State& state, const Tenant& tenant);
 
 /// The window of an urgent gang's turn.
 Nanos turn_window(const Tenant& gang);
 
+/// The gang's turn has come on all its GPUs, or has not come after all.
+void turn_comes(Tenant& gang, bool come, Nanos now);
 /// The gang's lease is about to be opened: its turn begins or goes on.
 void turn_open(const State& state, Tenant& gang, bool urgent, Nanos now);
+/// The last part of the turn begins: it ends with a step now, and is as long as the debt asks.
+void turn_ends(const State& state, Tenant& gang, Nanos now);
 /// The gang's lease is closed. Unless its turn is `over` the rest of it is kept.
 void turn_closed(Tenant& gang, bool over, Nanos now);
 /// The gang asks again: a turn that it left for long is over.
 void turn_resumed(const State& state, Tenant& gang, Nanos now);
-
-/// A lease has drained: learns what a drain takes on its GPU.
-void turn_drained(State& state, Tenant& tenant, Nanos now);
 
 }  // namespace sluice::core
