@@ -1,15 +1,18 @@
 // The turns of gangs.
 //
 // A change of turns costs a gang far more than a single: it opens when the last of its GPUs has
-// drained, and the others stand idle until then. So its turn has no fixed length. It is as long as
-// repays what the gang is owed, and at least kChangeFactor times what a change takes, measured by
-// the drains on its GPUs. It is bounded by the latency band's burst, and by the share itself:
-// turns of 40 % beside others come every 130 ms, so that a window of two seconds has its part.
+// drained, and the others stand idle until then. What that takes is learned from the gang's own
+// changes: the longest of late, because a mean of single drains says half of what the longest of
+// several takes. A turn is kChangeFactor changes long, and as much longer as the gang is behind;
+// that is looked at again in its last part, when its use has been measured. It is bounded by the
+// latency band's burst, and by the share itself, so that a window of two seconds has its part.
 //
-// A gang is urgent once it has missed 4 % of what it was guaranteed in the last two seconds in
-// which it wanted to run, or a burst altogether: then it goes before everything. It has missed what
-// it was guaranteed and not charged. None of that is forgiven while it wants; what it had beyond
-// its guarantee counts within the two seconds, and else for a burst at most.
+// A gang is urgent once it has missed 4 % of what it was guaranteed in two seconds in which it
+// wanted to run, less what it will miss until it has its GPUs, or a burst altogether: then it goes
+// before everything. It has missed what it was guaranteed and not charged. None of that is forgiven
+// while it wants; what it had beyond its guarantee counts within the two seconds, and else for a
+// burst at most. The worst two seconds begin at the end of a turn. So the account of two seconds
+// is from the least of each part of them: marks taken at any moment hid up to a turn of debt.
 //
 // The latency band may not interrupt the turn of an urgent gang, which needs no narrow windows
 // then: with one kernel in flight, its GPUs would be idle after each until the host has seen it.
@@ -40,8 +43,8 @@ constexpr double kMissedLeastNs = 20e6;
 constexpr double kLostChanges = 1.25;
 /// Two seconds are in Tenant::missed_then.
 constexpr Nanos kMarkNs = 125'000'000;
-/// Of the longest change so much is kept at the next one.
-constexpr Nanos kKeptOf = 8;
+/// By so much of the difference a shorter change lowers what was learned.
+constexpr Nanos kForgottenOf = 8;
 /// In flight at a time while the latency band may not interrupt: this part of a turn.
 constexpr Nanos kWindowPart = 4;
 /// The last part of a turn, in which it ends with the step.
@@ -59,7 +62,8 @@ double turn_least(const State& state, const Tenant& gang) {
   return std::max(std::min(changes, kAmplitudeNs * gang.guarantee / rest(gang)), quantum);
 }
 
-/// Guaranteed time that it did not get in the last two seconds in which it wanted to run.
+/// Guaranteed time that it did not get in two seconds in which it wanted to run, which end now or
+/// within a mark.
 double missed_lately(const Tenant& gang) {
   const std::size_t oldest = gang.missed_next;
   const std::size_t next = (oldest + 1) % gang.missed_then.size();
@@ -133,7 +137,7 @@ void turn_open(const State& state, Tenant& gang, bool urgent, Nanos now) {
   if (urgent || gang.turn_left_ns <= 0) gang.turn_ns = turn_length(state, gang);
   if (urgent || gang.turn_left_ns <= 0) gang.turn_left_ns = gang.turn_ns;
   const Nanos took = std::min(now - gang.change_from, state.policy.inference_burst_ns);
-  gang.change_ns = std::max(took, gang.change_ns - (gang.change_ns - took) / kKeptOf);
+  gang.change_ns = std::max(took, gang.change_ns - (gang.change_ns - took) / kForgottenOf);
   gang.change_from = 0;
   gang.turn_ending = false;
   gang.wide_until = urgent ? now + gang.turn_ns - turn_window(gang) : 0;
@@ -151,7 +155,8 @@ void turn_closed(Tenant& gang, bool over, Nanos now) {
   const Nanos held = now - gang.opened_at;
   gang.wide_until = 0;
   gang.turn_left_ns = over ? 0 : std::max<Nanos>(gang.turn_left_ns - held, 0);
-  // Others have turns as well: a gang that uses little of its leases is owed more and more.
+  // Others have a quarter of what is not promised to it: a gang that uses little of its leases is
+  // owed more and more.
   const double most = (3 + gang.guarantee) / 4;
   gang.urgent_from = now + static_cast<Nanos>(static_cast<double>(held) * (1 - most) / most);
 }

@@ -11,12 +11,17 @@
 namespace sluice::sim {
 namespace {
 
-/// The least part of a GPU that the job had in any window but the first, in which it starts.
-double worst_window(const JobResult& job, Nanos window_ns) {
-  Nanos least = window_ns;
-  for (const auto& windows : job.window_busy_ns)
-    least = std::min(least, *std::min_element(windows.begin() + 1, windows.end()));
-  return static_cast<double>(least) / static_cast<double>(window_ns);
+/// Shares are recorded in parts of this length, and two seconds begin with any of them.
+constexpr Nanos kPartNs = 100 * kMs;
+
+/// The least part of a GPU that the job had in any two seconds but those in which it starts.
+double worst_window(const JobResult& job) {
+  constexpr std::ptrdiff_t kParts = 2 * kSecond / kPartNs;
+  Nanos least = 2 * kSecond;
+  for (const auto& parts : job.window_busy_ns)
+    for (auto from = parts.begin() + kParts / 2; parts.end() - from >= kParts; ++from)
+      least = std::min(least, std::accumulate(from, from + kParts, Nanos{0}));
+  return static_cast<double>(least) / (2.0 * kSecond);
 }
 
 double part(const JobResult& job, Nanos duration_ns) {
@@ -35,9 +40,10 @@ void PrintTo(const Neighbours& n, std::ostream* out) {
 
 class GangPromise : public testing::TestWithParam<Neighbours> {};
 
-/// 40 % beside singles of 40 % that always want, whatever the length of their kernels. Eight GPUs
-/// with kernels of 50 ms miss 95 % of the promise in single windows: each change of turns waits for
-/// the longest of eight rests of a kernel.
+/// 40 % beside singles of 40 % that always want, whatever the length of their kernels. On four and
+/// eight GPUs with kernels of 30 ms and more the two promises and what a change of turns costs are
+/// 98 to 101 % of the time (docs/scheduling.md, What is possible): there is nothing to make up for
+/// a change that takes longer than the one before.
 TEST_P(GangPromise, IsKeptInEveryTwoSeconds) {
   GangSetup gang;
   gang.gpus = GetParam().gpus;
@@ -45,14 +51,14 @@ TEST_P(GangPromise, IsKeptInEveryTwoSeconds) {
   gang.debug_percent = 40;
   gang.debug_think_ns = 0;
   gang.debug_kernel_ns = GetParam().kernel_ns;
-  const bool longest = gang.gpus == 8 && GetParam().kernel_ns >= 30 * kMs;
+  const bool full = gang.gpus >= 4 && GetParam().kernel_ns >= 30 * kMs;
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     Experiment setup = setup_gang(gang, seed);
+    setup.window_ns = kPartNs;
     setup.duration_ns = 12 * kSecond;
     const Result result = simulate(setup);
     EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.40) << "seed " << seed;
-    EXPECT_GE(worst_window(result.jobs[0], setup.window_ns), (longest ? 0.90 : 0.95) * 0.40)
-        << "seed " << seed;
+    EXPECT_GE(worst_window(result.jobs[0]), (full ? 0.91 : 0.95) * 0.40) << "seed " << seed;
     for (std::size_t i = 1; i < result.jobs.size(); ++i)
       EXPECT_GE(part(result.jobs[i], setup.duration_ns), 0.95 * 0.40) << result.jobs[i].name;
   }
@@ -60,18 +66,20 @@ TEST_P(GangPromise, IsKeptInEveryTwoSeconds) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, GangPromise,
                          testing::Values(Neighbours{2, 100'000}, Neighbours{2, kMs},
-                                         Neighbours{2, 10 * kMs}, Neighbours{2, 50 * kMs},
-                                         Neighbours{4, 30 * kMs}, Neighbours{8, 10 * kMs},
-                                         Neighbours{8, 50 * kMs}));
+                                         Neighbours{2, 10 * kMs}, Neighbours{2, 30 * kMs},
+                                         Neighbours{2, 50 * kMs}, Neighbours{4, 10 * kMs},
+                                         Neighbours{4, 30 * kMs}, Neighbours{4, 50 * kMs},
+                                         Neighbours{8, kMs}, Neighbours{8, 10 * kMs},
+                                         Neighbours{8, 30 * kMs}, Neighbours{8, 50 * kMs}));
 
 /// With processes the gang had 17.5 of its 40 % here, and the GPUs were 77 % busy. Inference asks
 /// for more than its 40 %.
 TEST(GangPromise, IsKeptBesideInferenceWithKernelsLongerThanAQuantum) {
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
-    const Experiment setup = setup_gang(GangSetup{}, seed);
+    Experiment setup = setup_gang(GangSetup{}, seed);
+    setup.window_ns = kPartNs;
     const Result result = simulate(setup);
-    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.40) << "seed " << seed;
-    EXPECT_GE(worst_window(result.jobs[0], setup.window_ns), 0.92 * 0.40) << "seed " << seed;
+    EXPECT_GE(worst_window(result.jobs[0]), 0.95 * 0.40) << "seed " << seed;
     for (Nanos busy : result.gpu_busy_ns)
       EXPECT_GE(static_cast<double>(busy), 0.82 * static_cast<double>(setup.duration_ns));
     for (std::size_t i = 1; i < result.jobs.size(); i += 2) {
@@ -105,7 +113,9 @@ TEST(GangPromise, RequestsBesideItAreNearlyAsFastAsAloneAndItHasMostOfWhatTheyLe
   constexpr std::uint64_t kSeeds = 6;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     Experiment setup = setup_gang(gang_beside_requests(0.25), seed);
+    setup.window_ns = kPartNs;
     const Result result = simulate(setup);
+    EXPECT_GE(worst_window(result.jobs[0]), 0.95 * 0.40) << "seed " << seed;
     gang += part(result.jobs[0], setup.duration_ns) / kSeeds;
     setup.jobs.erase(setup.jobs.begin());
     const Result without = simulate(setup);
