@@ -27,6 +27,7 @@
 #include "broker/core/runaway.h"
 #include "broker/core/schedule.h"
 #include "broker/core/tenancy.h"
+#include "broker/core/turn.h"
 #include "broker/core/usage.h"
 #include "broker/protocol/pages.h"
 
@@ -67,7 +68,7 @@ void word_emit(const State& state, const Share& share, Actions& out) {
   if (share.open && share.contended) flags |= protocol::kLeaseContended;
   if (share.open && share.tenant->exclusive()) flags |= protocol::kLeaseExclusive;
   out.emplace_back(LeaseSet{share.tenant->id, share.index, protocol::lease_word(share.epoch, flags),
-                            share.window_ns, state.policy.idle_grace_ns});
+                            share.window_ns, turn_grace(state, *share.tenant)});
 }
 
 /// While no other tenant is admitted there is no turn to keep short. What is in flight when one is
@@ -84,7 +85,8 @@ Nanos window_of(const State& state, const Share& share) {
   const Gpu& gpu = *state.gpus[share.gpu];
   if (gpu.alone() && own > 0) return std::max(own, window_alone(state));
   if (tenant.inference() || gpu.inference_count == 0 || narrow <= 0) return own;
-  return own > 0 ? std::min(own, narrow) : narrow;
+  const Nanos window = tenant.wide_until != 0 ? std::max(narrow, turn_window(tenant)) : narrow;
+  return own > 0 ? std::min(own, window) : window;
 }
 
 void share_open_word(State& state, Share& share, Actions& out) {
@@ -230,6 +232,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.episode_device_ns = 0;
     share.episode_silent_ns = 0;
     share.episode_divided = share.episode_lost = false;
+    if (tenant.gang()) share.window_ns = window_of(state, share);
     share_open_word(state, share, out);
   }
   tenant.phase = Phase::kOpen;
@@ -244,6 +247,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
 
 void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out) {
   assert(tenant.phase == Phase::kOpen);
+  if (tenant.gang()) turn_closed(tenant, tenant.turn_ending, now);
   for (Process& process : tenant.processes) process.drains = 0;
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
@@ -266,6 +270,19 @@ void lease_contend(const State& state, Tenant& tenant, bool contended, Actions& 
     share.contended = contended;
     word_emit(state, share, out);
   }
+}
+
+void lease_narrow(const State& state, Tenant& gang, Actions& out) {
+  gang.wide_until = 0;
+  for (Share& share : gang.shares) {
+    share.window_ns = window_of(state, share);
+    word_emit(state, share, out);
+  }
+}
+
+void lease_turn_ends(const State& state, Tenant& gang, Nanos now, Actions& out) {
+  turn_ends(state, gang, now);
+  for (const Share& share : gang.shares) word_emit(state, share, out);
 }
 
 void lease_timers(State& state, Tenant& tenant, Nanos now, Actions& out) {

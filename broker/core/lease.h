@@ -14,6 +14,11 @@ void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// Tells the holder that others wait, or that nobody does any more.
 void lease_contend(const State& state, Tenant& tenant, bool contended, Actions& out);
 
+/// The latency band may interrupt the gang soon: windows as inference wants them.
+void lease_narrow(const State& state, Tenant& gang, Actions& out);
+/// The gang's turn is nearly used up: its next idle moment ends it.
+void lease_turn_ends(const State& state, Tenant& gang, Nanos now, Actions& out);
+
 /// Drain timeouts and gang let-through of a closing tenant.
 void lease_timers(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// When lease_timers has something to do next for a closing tenant.

@@ -16,6 +16,7 @@
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/runaway.h"
+#include "broker/core/turn.h"
 #include "broker/core/usage.h"
 
 namespace sluice::core {
@@ -100,7 +101,13 @@ bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   if (!over && !holder.slice_asked && !budget_spent(state, holder, now)) return false;
   if (!usage_fresh(state, holder, now, out)) return false;
   holder.slice_asked = false;
-  if (budget_spent(state, holder, now) || (over && challenged(state, holder))) {
+  const bool spent = budget_spent(state, holder, now);
+  if (over && !spent && holder.gang() && !holder.turn_ending && challenged(state, holder)) {
+    lease_turn_ends(state, holder, now, out);
+    holder.slice_end = std::max(holder.opened_at + holder.turn_left_ns, now);
+    return false;
+  }
+  if (spent || (over && challenged(state, holder))) {
     lease_close(state, holder, now, out);
     return true;
   }
@@ -108,6 +115,11 @@ bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   gangs_take_turns(state, holder, now);
   holder.slice_end = now + state.policy.quantum_ns;
   return false;
+}
+
+/// How long the holder keeps its GPUs once others wait.
+Nanos slice_of(const State& state, const Tenant& holder) {
+  return holder.gang() ? holder.turn_left_ns - turn_step(holder) : state.policy.quantum_ns;
 }
 
 /// Everything that can end an open lease. True = it was closed.
@@ -119,7 +131,8 @@ bool holder_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
     holder.slice_end = kNever;
     if (now >= holder.asked_usage_at + kAloneUsageNs) usage_ask(state, holder, now, out);
   } else if (holder.slice_end == kNever)
-    holder.slice_end = std::max(holder.opened_at + state.policy.quantum_ns, now);
+    holder.slice_end = std::max(holder.opened_at + slice_of(state, holder), now);
+  if (holder.wide_until != 0 && now >= holder.wide_until) lease_narrow(state, holder, out);
   const bool given_back = contended && lease_idle(holder);
   if (given_back)
     for (Share& share : holder.shares) policies_gave_back(state.policy, share);
@@ -195,13 +208,14 @@ void schedule(State& state, Nanos now, Actions& out) {
 }
 
 Nanos schedule_at(State& state, Nanos now) {
-  Nanos at = runaways_at(state);
+  Nanos at = std::min(runaways_at(state), state.gangs_at);
   for (auto& gpu : state.gpus) {
     at = std::min(at, line_release_at(*gpu));
     Tenant* holder = gpu->holder;
     if (holder == nullptr || holder->exclusive()) continue;
     at = std::min(at, lease_timer_at(state, *holder));
     if (holder->phase != Phase::kOpen) continue;
+    if (holder->wide_until != 0) at = std::min(at, holder->wide_until);
     if (holder->slice_asked)
       at = std::min(at, holder->asked_usage_at + kUsagePatienceNs);
     else

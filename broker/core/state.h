@@ -6,6 +6,7 @@
 // structures.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -207,12 +208,24 @@ struct Tenant {
   std::uint64_t moves_failed = 0;
 
   // Gangs (gang.cpp).
-  double weight = 1;         // on the GPU where it is least
-  double guarantee = 0;      // part of its GPUs' time that it is guaranteed
-  double gang_vtime = 0;     // order between gangs: lease time over weight,
-  double owed_ns = 0;        // guaranteed time not received while it wanted to run,
-  Nanos owed_at = 0;         // both as of this time
-  Nanos urgent_at = kNever;  // while it waits: when it is to go before the latency band
+  double weight = 1;      // on the GPU where it is least
+  double guarantee = 0;   // part of its GPUs' time that it is guaranteed
+  double gang_vtime = 0;  // order between gangs: lease time over weight,
+  double owed_ns = 0;     // guaranteed time not received while it wanted to run,
+  Nanos owed_at = 0;      // both as of this time
+  double missed_ns = 0;   // turn.cpp: guaranteed time less what it was charged, ever,
+  std::array<double, 16> missed_then{};  // least in each part of the last two seconds in which it
+  std::uint32_t missed_next = 0;         // wanted to run; the oldest of them,
+  double missed_least = 0;               // least since the latest,
+  Nanos wanted_ns = 0;                   // and how long it has wanted since then
+  Nanos change_from = 0;                 // its turn has come everywhere, since then; 0 = it has not
+  Nanos change_ns = 0;                   // how long after that its GPUs were free, as learned
+  Nanos urgent_at = kNever;              // while it waits: when it is to go before everything else,
+  Nanos urgent_from = 0;                 // not before this time
+  Nanos turn_ns = 0;                     // length of its turn,
+  Nanos turn_left_ns = 0;                // and what is left of it if it was interrupted
+  Nanos wide_until = 0;                  // its windows are not narrow until then; 0 = they are
+  bool turn_ending = false;              // the turn ends with the step
 
   bool exclusive() const { return tenant_class == TenantClass::kExclusive; }
   bool inference() const { return tenant_class == TenantClass::kInference; }
@@ -416,6 +429,7 @@ class State {
   double gang_vclock = 0;
   bool gangs_stale = false;  // weights of their GPUs have changed since theirs were taken
   Nanos gangs_settled_at = -1;
+  Nanos gangs_at = kNever;  // when the GPUs that wait for an interrupted gang are given to others
 };
 
 /// The tenant's process entry, or null.

@@ -34,6 +34,7 @@
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/runaway.h"
+#include "broker/core/schedule.h"
 
 namespace sluice::core {
 namespace {
@@ -108,6 +109,7 @@ void share_account(State& state, Share& share, Nanos now) {
   if (share.tenant->gang() && share.tenant->phase == Phase::kRunaway) return;
   share.episode_charged_ns += charge;
   policies_charge(state.policy, gpu, share, static_cast<double>(charge));
+  gang_charged(state, *share.tenant, static_cast<double>(charge));
 }
 
 void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
@@ -132,6 +134,7 @@ void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
   share.episode_charged_ns += correction;
   if (correction == 0) return;
   policies_charge(state.policy, gpu, share, static_cast<double>(correction));
+  gang_charged(state, *share.tenant, static_cast<double>(correction));
   line_update(state, share, now);
 }
 

@@ -62,6 +62,10 @@ struct JobSpec {
   bool eager = false;     // kTraining: ranks do not synchronise, they launch step after step
   Nanos wake_ns_max = 0;  // a sleeper at the gate takes up to so long to look (a busy host)
   Nanos communication_ns = 500'000;
+  Nanos collective_host_ns = 0;  // kTraining: the host's part of a collective, before it and after
+                                 // it, with nothing on the GPU
+  bool busy_host = false;  // whatever waits for a lease or for the end of a kernel looks late,
+                           // by Random::wake
 
   // Memory: each process allocates so much at its start, in `memory_steps` parts with a task
   // between them; 0 = it is not modelled. Swappable jobs can move all but their contexts.
@@ -174,8 +178,9 @@ struct JobResult {
 struct Result {
   std::vector<JobResult> jobs;
   std::vector<Nanos> gpu_busy_ns;
-  Nanos makespan_ns = 0;        // end of the last job that ended; duration if none did
-  std::uint64_t steps = 0;      // events the core took
+  std::vector<Nanos> gpu_idle_wanted_ns;  // idle while a process waited at a gate of it
+  Nanos makespan_ns = 0;                  // end of the last job that ended; duration if none did
+  std::uint64_t steps = 0;                // events the core took
   std::uint64_t restored = 0;   // tenants taken over by a new broker, all restarts together
   std::uint64_t over_away = 0;  // of them: ended while there was no broker
   std::uint64_t actions = 0;
