@@ -229,6 +229,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.episode_contended_ns = 0;
     share.episode_busy_ns = 0;
     share.episode_charged_ns = 0;
+    share.episode_gang_ns = 0;
     share.episode_device_ns = 0;
     share.episode_silent_ns = 0;
     share.episode_divided = share.episode_lost = false;

@@ -51,7 +51,8 @@ struct Share {
   Nanos settled_at = 0;
   Nanos episode_contended_ns = 0;  // of the present lease: open while others waited,
   Nanos episode_busy_ns = 0;       // measured,
-  Nanos episode_charged_ns = 0;    // and charged so far
+  Nanos episode_charged_ns = 0;    // and charged so far,
+  Nanos episode_gang_ns = 0;       // of a gang: against its guarantee
   Nanos episode_device_ns = 0;     // the most that the device can have done for it,
   bool episode_divided = false;    // a runaway had a part of that time,
   bool episode_lost = false;       // a process was killed under it: its meter tells no more,
