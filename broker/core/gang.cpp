@@ -111,28 +111,6 @@ void turns_note(const State& state, Gpu& gpu, Nanos now) {
   }
 }
 
-/// Its turn has come everywhere: closes who is in the way, or opens it. True = something changed.
-bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
-  bool free = true;
-  bool changed = false;
-  for (Share& share : gang.shares) {
-    Gpu& gpu = *state.gpus[share.gpu];
-    gpu.reserved = &gang;
-    if (gpu.holder != nullptr && gpu.holder->phase == Phase::kOpen) {
-      lease_close(state, *gpu.holder, now, out);
-      changed = true;
-    }
-    free = free && gpu.holder == nullptr;
-  }
-  if (!free) return changed;
-  for (Share& share : gang.shares) state.gpus[share.gpu]->reserved = nullptr;
-  const bool urgent = gang_urgent(gang, now);
-  turn_open(state, gang, urgent, now);
-  lease_open(state, gang, false, now, out);
-  if (urgent) gang.protected_until = now + gang.turn_ns;
-  return true;
-}
-
 bool holds(const Tenant& gang) {
   return gang.phase == Phase::kOpen || gang.phase == Phase::kClosing;
 }
@@ -145,7 +123,7 @@ void urgent_expect(const State& state, Tenant& gang) {
   const double missing = turn_patience(state, gang);
   const double after = missing < 0 ? 0 : missing / gang.guarantee + 1;
   if (after < kFarNs)
-    gang.urgent_at = std::max(gang.owed_at + static_cast<Nanos>(after), gang.urgent_from);
+    gang.urgent_at = turn_urgent_at(state, gang, gang.owed_at + static_cast<Nanos>(after));
 }
 
 /// What changes of weights have left to do.
@@ -171,6 +149,29 @@ void gang_settle(State& state, Tenant& gang, Nanos now) {
   if (!holds(gang) && !gang.waiting) return;
   if (turn_time_passed(state, gang, passed)) urgent_expect(state, gang);
   if (holds(gang)) gang.gang_vtime += static_cast<double>(passed) / gang.weight;
+}
+
+/// Its turn has come everywhere: closes who is in the way, or opens it. True = something changed.
+bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
+  bool free = true;
+  bool changed = false;
+  for (Share& share : gang.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    gpu.reserved = &gang;
+    if (gpu.holder != nullptr && gpu.holder->phase == Phase::kOpen) {
+      lease_close(state, *gpu.holder, now, out);
+      changed = true;
+    }
+    free = free && gpu.holder == nullptr;
+  }
+  if (!free) return changed;
+  for (Share& share : gang.shares) state.gpus[share.gpu]->reserved = nullptr;
+  const bool urgent = gang_urgent(gang, now);
+  gang_settle(state, gang, now);
+  turn_open(state, gang, urgent, now);
+  lease_open(state, gang, false, now, out);
+  if (urgent) gang.protected_until = now + gang.turn_ns;
+  return true;
 }
 
 /// The virtual time of the gangs follows the slowest of those that wait or hold. To be called

@@ -129,6 +129,7 @@ void overrun_count(State& state, Tenant& tenant, Nanos since, Nanos now) {
 void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   gang_changes(state, tenant, now);
   if (tenant.phase == Phase::kRunaway) overrun_count(state, tenant, tenant.runaway_at, now);
+  turn_single_drained(state, tenant, now);
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
     share.on = false;
@@ -233,7 +234,10 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.episode_device_ns = 0;
     share.episode_silent_ns = 0;
     share.episode_divided = share.episode_lost = false;
-    if (tenant.gang()) share.window_ns = window_of(state, share);
+    const Nanos pause = turn_pause_left(gpu, now);
+    share.fills = pause > 0 && !tenant.gang() && !tenant.inference();
+    share.window_ns = window_of(state, share);
+    if (share.fills && (share.window_ns == 0 || share.window_ns > pause)) share.window_ns = pause;
     share_open_word(state, share, out);
   }
   tenant.phase = Phase::kOpen;
@@ -273,9 +277,10 @@ void lease_contend(const State& state, Tenant& tenant, bool contended, Actions& 
   }
 }
 
-void lease_narrow(const State& state, Tenant& gang, Actions& out) {
-  gang.wide_until = 0;
-  for (Share& share : gang.shares) {
+void lease_windows_usual(const State& state, Tenant& tenant, Actions& out) {
+  tenant.wide_until = 0;
+  for (Share& share : tenant.shares) {
+    share.fills = false;
     share.window_ns = window_of(state, share);
     word_emit(state, share, out);
   }

@@ -122,6 +122,13 @@ Nanos slice_of(const State& state, const Tenant& holder) {
   return holder.gang() ? holder.turn_left_ns - turn_step(holder) : state.policy.quantum_ns;
 }
 
+/// Until when its windows are not the usual ones.
+Nanos windows_until(const State& state, const Tenant& holder) {
+  if (holder.wide_until != 0) return holder.wide_until;
+  const Share& share = holder.shares.front();
+  return share.fills ? state.gpus[share.gpu]->pause_until : kNever;
+}
+
 /// Everything that can end an open lease. True = it was closed.
 bool holder_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   if (holder.exclusive() || holder.phase != Phase::kOpen) return false;
@@ -132,10 +139,11 @@ bool holder_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
     if (now >= holder.asked_usage_at + kAloneUsageNs) usage_ask(state, holder, now, out);
   } else if (holder.slice_end == kNever)
     holder.slice_end = std::max(holder.opened_at + slice_of(state, holder), now);
-  if (holder.wide_until != 0 && now >= holder.wide_until) lease_narrow(state, holder, out);
+  if (now >= windows_until(state, holder)) lease_windows_usual(state, holder, out);
   const bool given_back = contended && lease_idle(holder);
   if (given_back)
     for (Share& share : holder.shares) policies_gave_back(state.policy, share);
+  if (given_back && holder.gang()) turn_paused(state, holder, now);
   if (given_back || preempted(state, holder, now)) {
     lease_close(state, holder, now, out);
     return true;
@@ -215,7 +223,7 @@ Nanos schedule_at(State& state, Nanos now) {
     if (holder == nullptr || holder->exclusive()) continue;
     at = std::min(at, lease_timer_at(state, *holder));
     if (holder->phase != Phase::kOpen) continue;
-    if (holder->wide_until != 0) at = std::min(at, holder->wide_until);
+    at = std::min(at, windows_until(state, *holder));
     if (holder->slice_asked)
       at = std::min(at, holder->asked_usage_at + kUsagePatienceNs);
     else

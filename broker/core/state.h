@@ -37,6 +37,7 @@ struct Share {
   std::uint32_t epoch = 1;
   bool open = false;
   bool contended = false;
+  bool fills = false;  // opened while a gang pauses
   Nanos window_ns = 0;
 
   // Account. lease_ns grows while the share is on the GPU (open, or closed and not yet drained);
@@ -223,6 +224,8 @@ struct Tenant {
   Nanos change_ns = 0;                   // how long after that its GPUs were free, as learned
   Nanos urgent_at = kNever;              // while it waits: when it is to go before everything else,
   Nanos urgent_from = 0;                 // not before this time
+  Nanos paused_at = 0;                   // it gave its GPUs back within its turn; 0 = it did not
+  Nanos pause_ns = 10'000'000;           // how long after that it wants them again, as learned
   Nanos turn_ns = 0;                     // length of its turn,
   Nanos turn_left_ns = 0;                // and what is left of it if it was interrupted
   Nanos wide_until = 0;                  // its windows are not narrow until then; 0 = they are
@@ -307,6 +310,10 @@ struct Gpu {
   // fair.cpp: weights of the shares that compete and owe nothing, and when they were summed up.
   mutable double rivals_weight = 0;
   mutable Nanos rivals_at = kNever;
+  // turn.cpp, of singles but inference:
+  Nanos drain_ns = 0;         // the longest drain of late,
+  Nanos filler_ns = 0;        // and what those took that were opened while a gang paused;
+  Nanos pause_until = 0;      // a gang pauses within its turn until then, as learned
   double band_credit_ns = 0;  // band.cpp: how far inference may go before it queues like everybody
   Nanos band_at = 0;
 

@@ -43,9 +43,9 @@ namespace {
 /// with nothing in flight, and others have had the GPU beside it.
 constexpr double kRunawayChargeMin = 0.5;
 
-/// What of a lease that others waited for counts against a gang's guarantee, whatever its meter
-/// says.
-constexpr double kGangUseLeast = 0.5;
+/// The part of a lease that others waited for which counts against a gang's guarantee, whatever its
+/// meter says: the pauses of its collectives take up to a sixth, and no neighbour pays for more.
+constexpr double kGangUseLeast = 0.8;
 
 /// What the present lease has used, by what is known of it.
 Nanos episode_use(const Share& share) {
@@ -62,8 +62,10 @@ Nanos episode_kept(const State& state, const Share& share) {
 /// Makes what the present lease was charged `charge`. Returns the difference.
 Nanos recharge(Nanos& charged, Nanos charge) { return charge - std::exchange(charged, charge); }
 
-/// A gang's guarantee is of time in which it uses its GPUs.
+/// A gang's guarantee is of time in which it uses its GPUs; a weight divides the time for which it
+/// has them, which was charged as it passed.
 void gang_recharge(State& state, Share& share) {
+  if (!share.tenant->guaranteed()) return;
   const auto least =
       static_cast<Nanos>(kGangUseLeast * static_cast<double>(episode_kept(state, share)));
   const Nanos more = recharge(share.episode_gang_ns, std::max(episode_use(share), least));

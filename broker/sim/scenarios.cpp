@@ -297,13 +297,17 @@ Experiment setup_gang(const GangSetup& gang, std::uint64_t seed) {
   Experiment setup;
   setup.seed = seed;
   setup.policy = policy_usual();
-  for (core::ClassPolicy& c : setup.policy.classes) c.window_ns = 20 * kMs;  // the default
+  for (core::ClassPolicy& c : setup.policy.classes) {
+    c.window_ns = 20 * kMs;  // the default
+    c.sm = core::SmRule::kAsked;
+  }
   setup.gpus.resize(gang.gpus);
   setup.duration_ns = 30 * kSecond;
   setup.window_ns = 2 * kSecond;
   JobSpec training = batch_job("training", gang.percent);
   training.behaviour = Behaviour::kTraining;
   training.gpu_count = gang.gpus;
+  training.sm_weight = gang.weight;
   training.kernels = gang.step_kernels;
   training.kernel_ns = gang.step_kernel_ns;
   training.kernel_jitter = 0.5;

@@ -29,11 +29,12 @@ Experiment setup_shares(const std::vector<std::uint32_t>& percents, std::uint64_
 /// alone.
 Experiment setup_priority(double load, bool batch, std::uint64_t seed);
 /// A gang over all GPUs whose collectives have a part on the host, beside inference of 40 % and
-/// debugging on each, all on a busy host. As it stands: the situation in which training that was
-/// promised 40 % had 17.5 with processes.
+/// debugging on each, all on a busy host. Percentages are guaranteed. As it stands: the situation
+/// in which training that was promised 40 % had 17.5 with processes.
 struct GangSetup {
   std::uint32_t gpus = 2;
   std::uint32_t percent = 40;
+  bool weight = false;  // percent is no guarantee
   std::uint32_t step_kernels = 4;
   Nanos step_kernel_ns = 1'000'000;
   Nanos collective_ns = 300'000;

@@ -37,6 +37,7 @@ struct JobSpec {
   TenantClass tenant_class = TenantClass::kBatch;
   SmMode sm_mode = SmMode::kBestEffort;
   std::uint32_t sm_percent = 100;
+  bool sm_weight = false;  // sm_percent is a weight, whatever the class says
   Bytes memory_max = Bytes{256} << 20;
   Bytes memory_min = 0;  // 0 = memory_max
   std::uint32_t gpu_count = 1;

@@ -254,6 +254,7 @@ void World::job_ask(Job& job) {
   ask.sm_mode = spec.sm_mode;
   ask.sm_mode_given = true;
   ask.sm_percent = spec.sm_percent;
+  ask.sm_weight = spec.sm_weight;
   ask.memory_max = spec.memory_max;
   ask.memory_min = spec.memory_min;
   ask.wait_ns_max = spec.wait_ns_max;

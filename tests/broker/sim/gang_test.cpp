@@ -3,8 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <deque>
 #include <numeric>
+#include <utility>
 
+#include "broker/sim/random.h"
 #include "broker/sim/scenarios.h"
 #include "broker/sim/units.h"
 
@@ -40,28 +45,50 @@ void PrintTo(const Neighbours& n, std::ostream* out) {
 
 class GangPromise : public testing::TestWithParam<Neighbours> {};
 
-/// 40 % beside singles of 40 % that always want, whatever the length of their kernels. On four and
-/// eight GPUs with kernels of 30 ms and more the two promises and what a change of turns costs are
-/// 98 to 101 % of the time (docs/scheduling.md, What is possible): there is nothing to make up for
-/// a change that takes longer than the one before.
-TEST_P(GangPromise, IsKeptInEveryTwoSeconds) {
+/// A gang over so many GPUs, beside singles with kernels of this length that always want: 40 %
+/// each.
+Experiment setup_neighbours(const Neighbours& neighbours, std::uint64_t seed) {
   GangSetup gang;
-  gang.gpus = GetParam().gpus;
+  gang.gpus = neighbours.gpus;
   gang.load = 0;
   gang.debug_percent = 40;
   gang.debug_think_ns = 0;
-  gang.debug_kernel_ns = GetParam().kernel_ns;
-  const bool full = gang.gpus >= 4 && GetParam().kernel_ns >= 30 * kMs;
-  const double kept = !full ? 0.95 : gang.gpus == 4 ? 0.94 : 0.91;
+  gang.debug_kernel_ns = neighbours.kernel_ns;
+  Experiment setup = setup_gang(gang, seed);
+  setup.window_ns = kPartNs;
+  setup.duration_ns = 12 * kSecond;
+  return setup;
+}
+
+/// What of the gang's promise, and of a single's, is kept in any two seconds. With kernels of 50 ms
+/// 125 ms lie between two turns, and a window that begins with them misses 6 %. On four and eight
+/// GPUs with kernels of 30 ms and more the two promises and what a change of turns costs are 98 to
+/// 101 % of the time: there is nothing to make up for a change that takes longer than the one
+/// before, nor for a single whose own kernels happen to be short ones (docs/scheduling.md, What is
+/// possible).
+struct Kept {
+  double gang;
+  double single;
+};
+Kept kept_at_least(const Neighbours& neighbours) {
+  if (neighbours.gpus < 4 && neighbours.kernel_ns >= 50 * kMs) return {0.94, 0.95};
+  if (neighbours.gpus < 4 || neighbours.kernel_ns < 30 * kMs) return {0.95, 0.95};
+  if (neighbours.gpus == 4) return {0.94, 0.90};
+  return {0.93, 0.85};
+}
+
+TEST_P(GangPromise, IsKeptInEveryTwoSeconds) {
+  const Kept kept = kept_at_least(GetParam());
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
-    Experiment setup = setup_gang(gang, seed);
-    setup.window_ns = kPartNs;
-    setup.duration_ns = 12 * kSecond;
+    const Experiment setup = setup_neighbours(GetParam(), seed);
     const Result result = simulate(setup);
     EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.40) << "seed " << seed;
-    EXPECT_GE(worst_window(result.jobs[0]), kept * 0.40) << "seed " << seed;
-    for (std::size_t i = 1; i < result.jobs.size(); ++i)
-      EXPECT_GE(part(result.jobs[i], setup.duration_ns), 0.95 * 0.40) << result.jobs[i].name;
+    EXPECT_GE(worst_window(result.jobs[0]), kept.gang * 0.40) << "seed " << seed;
+    for (std::size_t i = 1; i < result.jobs.size(); ++i) {
+      const JobResult& single = result.jobs[i];
+      EXPECT_GE(part(single, setup.duration_ns), 0.40) << single.name << " seed " << seed;
+      EXPECT_GE(worst_window(single), kept.single * 0.40) << single.name << " seed " << seed;
+    }
   }
 }
 
@@ -92,32 +119,49 @@ TEST(GangPromise, IsKeptBesideInferenceWithKernelsLongerThanAQuantum) {
   }
 }
 
-GangSetup gang_beside_requests(double load) {
+constexpr double kRequestLoad = 0.25;  // of requests, on each of two GPUs
+
+/// Requests of `kernels` kernels beside a gang of 40 %, guaranteed or a weight.
+GangSetup gang_beside_requests(std::uint32_t kernels, Nanos kernel_ns, bool weight) {
   GangSetup gang;
-  gang.load = load;
-  gang.serve_kernel_ns = kMs;
-  gang.serve_kernels = 10;
+  gang.load = kRequestLoad;
+  gang.weight = weight;
+  gang.serve_kernel_ns = kernel_ns;
+  gang.serve_kernels = kernels;
   gang.debug_percent = 0;
   gang.step_kernels = 20;
   gang.collective_host_ns = 0;
   return gang;
 }
 
-/// Requests at load 0.25 on each of two GPUs, beside a gang of 40 % over both. A step ends with the
-/// last rank, so the gang has the GPUs at most while no request runs on either of them.
-TEST(GangPromise, RequestsBesideItAreNearlyAsFastAsAloneAndItHasMostOfWhatTheyLeave) {
-  const double most =
-      part(simulate(setup_gang(gang_beside_requests(0.001), 1)).jobs[0], 30 * kSecond);
+double p99_over(std::vector<Nanos> beside, std::vector<Nanos> alone) {
+  return static_cast<double>(percentile(std::move(beside), 0.99)) /
+         static_cast<double>(percentile(std::move(alone), 0.99));
+}
+
+struct BesideRequests {
+  double p99 = 0;        // times that of the same requests alone
+  double gang = 0;       // its part of the GPUs,
+  double most = 0;       // the most that it can have: a step ends with the last rank, so it has the
+                         // GPUs at most while no request runs on either of them,
+  double worst_two = 1;  // and the least in any two seconds
+};
+
+BesideRequests beside_requests(const GangSetup& gang) {
+  BesideRequests figures;
+  GangSetup rarely = gang;
+  rarely.load = 0.001;
+  figures.most = part(simulate(setup_gang(rarely, 1)).jobs[0], 30 * kSecond) * (1 - kRequestLoad) *
+                 (1 - kRequestLoad);
   std::vector<Nanos> beside;
   std::vector<Nanos> alone;
-  double gang = 0;
-  constexpr std::uint64_t kSeeds = 6;
+  constexpr std::uint64_t kSeeds = 12;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    Experiment setup = setup_gang(gang_beside_requests(0.25), seed);
+    Experiment setup = setup_gang(gang, seed);
     setup.window_ns = kPartNs;
     const Result result = simulate(setup);
-    EXPECT_GE(worst_window(result.jobs[0]), 0.95 * 0.40) << "seed " << seed;
-    gang += part(result.jobs[0], setup.duration_ns) / kSeeds;
+    figures.worst_two = std::min(figures.worst_two, worst_window(result.jobs[0]));
+    figures.gang += part(result.jobs[0], setup.duration_ns) / kSeeds;
     setup.jobs.erase(setup.jobs.begin());
     const Result without = simulate(setup);
     for (const JobResult& job : without.jobs)
@@ -126,9 +170,113 @@ TEST(GangPromise, RequestsBesideItAreNearlyAsFastAsAloneAndItHasMostOfWhatTheyLe
       beside.insert(beside.end(), result.jobs[i].latency_ns.begin(),
                     result.jobs[i].latency_ns.end());
   }
-  EXPECT_LE(static_cast<double>(percentile(beside, 0.99)),
-            1.5 * static_cast<double>(percentile(alone, 0.99)));
-  EXPECT_GE(gang, 0.85 * 0.75 * 0.75 * most);
+  figures.p99 = p99_over(std::move(beside), std::move(alone));
+  return figures;
+}
+
+/// A scheduler to compare with, of two GPUs, in steps of 0.25 ms. It pays nothing for a change of
+/// turns and sees at once that a kernel has ended. It serves requests first, and lets none of their
+/// kernels begin while the gang has less than it was guaranteed, and half a per cent, of the last
+/// two seconds. The gang runs while no request does, with its GPUs busy for the part `use`.
+double p99_without_costs(double kernel_ms, double guaranteed, double use) {
+  constexpr double kStepMs = 0.25;
+  constexpr int kSteps = 120'000;  // 30 s
+  std::vector<Nanos> beside;
+  std::vector<Nanos> alone;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    Random random(seed);
+    std::vector<double> had(8000, guaranteed);
+    double sum = guaranteed * static_cast<double>(had.size());
+    struct Request {
+      double at, left;
+    };
+    std::array<std::deque<Request>, 2> queue, queue_alone;
+    std::array<double, 2> next{}, running{};
+    for (double& at : next) at = random.exponential(kernel_ms / kRequestLoad);
+    const auto serve = [](std::deque<Request>& line, double now, std::vector<Nanos>& out) {
+      line.front().left -= kStepMs;
+      if (line.front().left > 0) return;
+      out.push_back(static_cast<Nanos>((now + kStepMs - line.front().at) * kMs));
+      line.pop_front();
+    };
+    for (int step = 0; step < kSteps; ++step) {
+      const double now = step * kStepMs;
+      const bool behind = sum / static_cast<double>(had.size()) < guaranteed + 0.005;
+      for (std::size_t g = 0; g < 2; ++g) {
+        for (; next[g] <= now; next[g] += random.exponential(kernel_ms / kRequestLoad)) {
+          const double length = kernel_ms * (1 + (2 * random.unit() - 1) / 3);
+          queue[g].push_back({next[g], length});
+          queue_alone[g].push_back({next[g], length});
+        }
+        if (!queue_alone[g].empty()) serve(queue_alone[g], now, alone);
+        if (running[g] <= 0 && !queue[g].empty() && !behind) running[g] = queue[g].front().left;
+      }
+      double& then = had[static_cast<std::size_t>(step) % had.size()];
+      const double has = running[0] <= 0 && running[1] <= 0 ? use : 0;
+      sum += has - std::exchange(then, has);
+      for (std::size_t g = 0; g < 2; ++g) {
+        if (running[g] <= 0) continue;
+        running[g] -= kStepMs;
+        serve(queue[g], now, beside);
+      }
+    }
+  }
+  return p99_over(std::move(beside), std::move(alone));
+}
+
+/// A gang with a weight of 40 lets requests pass: they are as fast as alone, and it has nearly all
+/// that they leave.
+TEST(GangBesideRequests, WithAWeightItLeavesThemAsFastAsAlone) {
+  for (const auto& [kernels, length] : {std::pair{10U, kMs}, std::pair{1U, 30 * kMs}}) {
+    const BesideRequests got = beside_requests(gang_beside_requests(kernels, length, true));
+    EXPECT_LE(got.p99, 1.25) << kernels;
+    EXPECT_GE(got.gang, 0.85 * got.most) << kernels;
+  }
+}
+
+/// A guarantee of 40 % holds in every two seconds, whatever arrives in them.
+TEST(GangBesideRequests, WithAGuaranteeItHasThatInEveryTwoSeconds) {
+  const BesideRequests got = beside_requests(gang_beside_requests(10, kMs, false));
+  EXPECT_GE(got.worst_two, 0.95 * 0.40);
+  EXPECT_LE(got.p99, 1.5);
+  EXPECT_GE(got.gang, 0.85 * got.most);
+}
+
+/// Of requests of 30 ms two seconds see 17 on each GPU, give or take four: the guarantee takes more
+/// from them, as it does from a scheduler without costs.
+TEST(GangBesideRequests, AGuaranteeBesideLongRequestsCostsThemLittleMoreThanItMust) {
+  const BesideRequests got = beside_requests(gang_beside_requests(1, 30 * kMs, false));
+  const double least =
+      p99_without_costs(30, 0.95 * 0.40, got.most / (1 - kRequestLoad) / (1 - kRequestLoad));
+  std::printf(
+      "p99 of requests of 30 ms beside a gang of 40 %%: %.2f times that alone, %.2f without "
+      "costs\n",
+      got.p99, least);
+  EXPECT_GE(got.worst_two, 0.95 * 0.40);
+  EXPECT_GE(got.gang, 0.85 * got.most);
+  EXPECT_LE(got.p99, 1.25 * least);
+}
+
+/// Kernels that fit into the pauses of a gang's collectives run there.
+TEST(GangPause, IsFilledWithKernelsThatFit) {
+  GangSetup gang;
+  gang.load = 0;
+  gang.debug_percent = 40;
+  gang.debug_think_ns = 0;
+  gang.collective_host_ns = 6 * kMs;
+  double busy_long = 0;
+  for (const Nanos kernel_ns : {10 * kMs, 300 * kMs / 1000}) {
+    gang.debug_kernel_ns = kernel_ns;
+    Experiment setup = setup_gang(gang, 1);
+    setup.duration_ns = 12 * kSecond;
+    const Result result = simulate(setup);
+    const double busy = static_cast<double>(result.gpu_busy_ns[0] + result.gpu_busy_ns[1]) /
+                        static_cast<double>(2 * setup.duration_ns);
+    if (busy_long == 0) busy_long = busy;
+    if (kernel_ns >= 10 * kMs) continue;
+    EXPECT_GE(busy, busy_long + 0.15) << "pauses of 6 ms have room for kernels of 0.3 ms";
+    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.18) << "the gang's";
+  }
 }
 
 /// Singles on a busy host: shares and a busy GPU, with kernels of 50 ms beside a tenant of
