@@ -235,8 +235,9 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.episode_silent_ns = 0;
     share.episode_divided = share.episode_lost = false;
     const Nanos pause = turn_pause_left(gpu, now);
+    const bool filled = share.fills;
     share.fills = pause > 0 && !tenant.gang() && !tenant.inference();
-    share.window_ns = window_of(state, share);
+    if (tenant.gang() || share.fills || filled) share.window_ns = window_of(state, share);
     if (share.fills && (share.window_ns == 0 || share.window_ns > pause)) share.window_ns = pause;
     share_open_word(state, share, out);
   }

@@ -65,7 +65,7 @@ Nanos recharge(Nanos& charged, Nanos charge) { return charge - std::exchange(cha
 /// A gang's guarantee is of time in which it uses its GPUs; a weight divides the time for which it
 /// has them, which was charged as it passed.
 void gang_recharge(State& state, Share& share) {
-  if (!share.tenant->guaranteed()) return;
+  if (!share.tenant->gang() || !share.tenant->guaranteed()) return;
   const auto least =
       static_cast<Nanos>(kGangUseLeast * static_cast<double>(episode_kept(state, share)));
   const Nanos more = recharge(share.episode_gang_ns, std::max(episode_use(share), least));
