@@ -8,9 +8,7 @@
 // No deadlock: a gang never holds a GPU while it waits for another, and between gangs there is one
 // order (gang_vtime, lease time over weight; a later gang never reserves a GPU that an earlier
 // waiting one needs). No starvation: whoever is served instead falls behind it in virtual time, and
-// what the latency band takes is bounded - a gang that wanted to run and was kept from its
-// guaranteed share by more than the band's burst is urgent and goes before the band for one
-// quantum.
+// a gang that was kept from its guaranteed share goes before everything (turn.cpp).
 #include <algorithm>
 #include <cassert>
 #include <vector>
@@ -19,6 +17,7 @@
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/schedule.h"
+#include "broker/core/turn.h"
 
 namespace sluice::core {
 namespace {
@@ -64,13 +63,28 @@ bool band_first(Gpu& gpu) {
   return band_holds(gpu) || (best != nullptr && band_serves(gpu, *best));
 }
 
+/// Does the gang go before all singles that the latency band does not serve? It is owed time, or a
+/// turn of it was interrupted.
+bool before_singles(const Tenant& gang, Nanos now) {
+  return gang_urgent(gang, now) || gang.turn_left_ns > 0;
+}
+
+bool gang_holds(const Gpu& gpu) {
+  return gpu.holder != nullptr && gpu.holder->gang() && gpu.holder->phase == Phase::kOpen;
+}
+
+bool goes_over_band(const Tenant& gang, Nanos now) {
+  return gang.inference() || gang_urgent(gang, now);
+}
+
 /// Has the gang's turn come on the GPU of this share? Notes it.
 bool turn_come(const State& state, Gpu& gpu, Share& share, Nanos now) {
   const Tenant& gang = *share.tenant;
   if (gpu.holder != nullptr && now < gpu.holder->protected_until) return false;
-  const bool over_band = gang.inference() || gang_urgent(gang, now);
+  const bool over_band = goes_over_band(gang, now);
   if (!over_band && band_first(gpu)) return false;
   if (share.turn) return true;
+  if (before_singles(gang, now) && !gang_holds(gpu)) return share.turn = true;
   if (!turns_open(gpu)) return false;
   const Share* best = line_first(gpu, !over_band);
   if (best == nullptr) return true;
@@ -80,44 +94,36 @@ bool turn_come(const State& state, Gpu& gpu, Share& share, Nanos now) {
 
 /// For every gang that waits for this GPU.
 void turns_note(const State& state, Gpu& gpu, Nanos now) {
-  if (!turns_open(gpu)) return;
-  for (Share* share : gpu.waiting_gangs)
-    if (!share->turn && tenant_may_run(*share->tenant)) turn_come(state, gpu, *share, now);
-}
-
-/// Its turn has come everywhere: closes who is in the way, or opens it. True = something changed.
-bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
-  bool free = true;
-  bool changed = false;
-  for (Share& share : gang.shares) {
-    Gpu& gpu = *state.gpus[share.gpu];
-    gpu.reserved = &gang;
-    if (gpu.holder != nullptr && gpu.holder->phase == Phase::kOpen) {
-      lease_close(state, *gpu.holder, now, out);
-      changed = true;
-    }
-    free = free && gpu.holder == nullptr;
+  if (gpu.waiting_gangs.empty() || !turns_open(gpu)) return;
+  if (gpu.holder != nullptr && now < gpu.holder->protected_until) return;
+  const bool band = band_first(gpu);
+  const bool held_by_gang = gang_holds(gpu);
+  const Share* best = line_first(gpu, !band);
+  const double best_key = best == nullptr ? 0 : policies_key(state.policy, gpu, *best);
+  for (Share* share : gpu.waiting_gangs) {
+    const Tenant& gang = *share->tenant;
+    if (share->turn || (band && !goes_over_band(gang, now)) || !tenant_may_run(gang)) continue;
+    if (before_singles(gang, now) && !held_by_gang)
+      share->turn = true;
+    else if (best != nullptr)
+      share->turn = gang.inference() ? policies_before(state.policy, gpu, *share, *best)
+                                     : policies_key(state.policy, gpu, *share) < best_key;
   }
-  if (!free) return changed;
-  for (Share& share : gang.shares) state.gpus[share.gpu]->reserved = nullptr;
-  const bool urgent = gang_urgent(gang, now);
-  lease_open(state, gang, false, now, out);
-  if (urgent) gang.protected_until = now + state.policy.quantum_ns;
-  return true;
 }
 
 bool holds(const Tenant& gang) {
   return gang.phase == Phase::kOpen || gang.phase == Phase::kClosing;
 }
 
-/// When a waiting gang will be owed more than the band's burst.
+/// When a waiting gang will be owed so much that it goes first.
 void urgent_expect(const State& state, Tenant& gang) {
-  const double missing = static_cast<double>(state.policy.inference_burst_ns) - gang.owed_ns;
   constexpr double kFarNs = 1e18;
   gang.urgent_at = kNever;
   if (!gang.waiting) return;
+  const double missing = turn_patience(state, gang);
   const double after = missing < 0 ? 0 : missing / gang.guarantee + 1;
-  if (after < kFarNs) gang.urgent_at = gang.owed_at + static_cast<Nanos>(after);
+  if (after < kFarNs)
+    gang.urgent_at = turn_urgent_at(state, gang, gang.owed_at + static_cast<Nanos>(after));
 }
 
 /// What changes of weights have left to do.
@@ -138,14 +144,34 @@ void gangs_weigh(State& state) {
 /// Brings what the gang is owed and its virtual time up to now; both go straight in between.
 void gang_settle(State& state, Tenant& gang, Nanos now) {
   if (gang.owed_at < now) gangs_weigh(state);
-  const auto passed = static_cast<double>(now - gang.owed_at);
+  const Nanos passed = now - gang.owed_at;
   gang.owed_at = now;
   if (!holds(gang) && !gang.waiting) return;
-  const auto burst = static_cast<double>(state.policy.inference_burst_ns);
-  const double guaranteed = passed * gang.guarantee;
-  gang.owed_ns += holds(gang) ? guaranteed - passed : guaranteed;
-  gang.owed_ns = std::clamp(gang.owed_ns, -burst, 2 * burst);
-  if (holds(gang)) gang.gang_vtime += passed / gang.weight;
+  if (turn_time_passed(state, gang, passed)) urgent_expect(state, gang);
+  if (holds(gang)) gang.gang_vtime += static_cast<double>(passed) / gang.weight;
+}
+
+/// Its turn has come everywhere: closes who is in the way, or opens it. True = something changed.
+bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
+  bool free = true;
+  bool changed = false;
+  for (Share& share : gang.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    gpu.reserved = &gang;
+    if (gpu.holder != nullptr && gpu.holder->phase == Phase::kOpen) {
+      lease_close(state, *gpu.holder, now, out);
+      changed = true;
+    }
+    free = free && gpu.holder == nullptr;
+  }
+  if (!free) return changed;
+  for (Share& share : gang.shares) state.gpus[share.gpu]->reserved = nullptr;
+  const bool urgent = gang_urgent(gang, now);
+  gang_settle(state, gang, now);
+  turn_open(state, gang, urgent, now);
+  lease_open(state, gang, false, now, out);
+  if (urgent) gang.protected_until = now + gang.turn_ns;
+  return true;
 }
 
 /// The virtual time of the gangs follows the slowest of those that wait or hold. To be called
@@ -171,6 +197,23 @@ bool line_order(const Tenant* a, const Tenant* b) {
   return a->gang_vtime != b->gang_vtime ? a->gang_vtime < b->gang_vtime : a->id < b->id;
 }
 
+/// A gang that was interrupted comes back soon: keeps those of its GPUs that are free, and that the
+/// latency band does not want, as long as a change of turns would take.
+void gang_keep(State& state, Tenant& gang, Nanos now) {
+  if (gang.turn_left_ns <= 0) return;
+  const Nanos until = gang.waiting_since + gang.change_ns;
+  if (now >= until) return;
+  const bool some_held = std::ranges::any_of(
+      gang.shares, [&](const Share& s) { return state.gpus[s.gpu]->holder != nullptr; });
+  for (Share& share : gang.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    if (!some_held || gpu.holder != nullptr || gpu.reserved != nullptr || !share.turn) continue;
+    if (band_first(gpu)) continue;
+    gpu.reserved = &gang;
+    state.gangs_at = std::min(state.gangs_at, until);
+  }
+}
+
 /// Serves the first gangs of the line as far as their turns have come. `claimed`: a GPU that an
 /// earlier one waits for; with none left the rest of the line can have nothing. True = something
 /// changed.
@@ -187,7 +230,9 @@ bool line_serve(State& state, bool urgent, std::size_t* left, Nanos now, Actions
       --*left;
       ready = ready && turn_come(state, gpu, share, now);
     }
+    turn_comes(*gang, ready, now);
     if (ready && gang_serve(state, *gang, now, out)) return true;
+    if (!ready) gang_keep(state, *gang, now);
   }
   return false;
 }
@@ -202,9 +247,16 @@ void gang_changes(State& state, Tenant& gang, Nanos now) {
   gang_settle(state, gang, now);
 }
 
+void gang_charged(State& state, Tenant& gang, double ns) {
+  if (!gang.gang()) return;
+  turn_charged(gang, ns);
+  if (gang.waiting) urgent_expect(state, gang);
+}
+
 void gang_waits(State& state, Tenant& gang) {
   gangs_weigh(state);
   if (gang.waiting) {
+    turn_resumed(state, gang, state.now);
     const double credit = static_cast<double>(state.policy.quantum_ns) / gang.weight;
     gang.gang_vtime = std::max(gang.gang_vtime, state.gang_vclock - credit);
     state.gang_line.insert(std::ranges::upper_bound(state.gang_line, &gang, line_order), &gang);
@@ -231,16 +283,19 @@ void gangs_take_turns(State& state, Tenant& holder, Nanos now) {
     for (Share* share : gpu.waiting_gangs) {
       const Tenant& gang = *share->tenant;
       if (share->turn || !tenant_may_run(gang)) continue;
-      const bool beats_holder = holder.gang() ? gang.gang_vtime <= holder.gang_vtime
-                                              : !policies_before(state.policy, gpu, held, *share);
-      share->turn =
-          beats_holder && (best == nullptr || policies_before(state.policy, gpu, *share, *best));
+      const bool first = before_singles(gang, now);
+      const bool beats_holder = holder.gang()
+                                    ? gang.gang_vtime <= holder.gang_vtime
+                                    : first || !policies_before(state.policy, gpu, held, *share);
+      share->turn = beats_holder &&
+                    (first || best == nullptr || policies_before(state.policy, gpu, *share, *best));
     }
   }
 }
 
 bool gangs_decide(State& state, Nanos now, Actions& out) {
   gangs_weigh(state);
+  state.gangs_at = kNever;
   if (state.gangs.empty()) return false;
   std::size_t left = 0;
   for (auto& gpu : state.gpus) {

@@ -27,6 +27,7 @@
 #include "broker/core/runaway.h"
 #include "broker/core/schedule.h"
 #include "broker/core/tenancy.h"
+#include "broker/core/turn.h"
 #include "broker/core/usage.h"
 #include "broker/protocol/pages.h"
 
@@ -67,7 +68,7 @@ void word_emit(const State& state, const Share& share, Actions& out) {
   if (share.open && share.contended) flags |= protocol::kLeaseContended;
   if (share.open && share.tenant->exclusive()) flags |= protocol::kLeaseExclusive;
   out.emplace_back(LeaseSet{share.tenant->id, share.index, protocol::lease_word(share.epoch, flags),
-                            share.window_ns, state.policy.idle_grace_ns});
+                            share.window_ns, turn_grace(state, *share.tenant)});
 }
 
 /// While no other tenant is admitted there is no turn to keep short. What is in flight when one is
@@ -84,7 +85,8 @@ Nanos window_of(const State& state, const Share& share) {
   const Gpu& gpu = *state.gpus[share.gpu];
   if (gpu.alone() && own > 0) return std::max(own, window_alone(state));
   if (tenant.inference() || gpu.inference_count == 0 || narrow <= 0) return own;
-  return own > 0 ? std::min(own, narrow) : narrow;
+  const Nanos window = tenant.wide_until != 0 ? std::max(narrow, turn_window(tenant)) : narrow;
+  return own > 0 ? std::min(own, window) : window;
 }
 
 void share_open_word(State& state, Share& share, Actions& out) {
@@ -127,6 +129,7 @@ void overrun_count(State& state, Tenant& tenant, Nanos since, Nanos now) {
 void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   gang_changes(state, tenant, now);
   if (tenant.phase == Phase::kRunaway) overrun_count(state, tenant, tenant.runaway_at, now);
+  turn_single_drained(state, tenant, now);
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
     share.on = false;
@@ -227,9 +230,15 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.episode_contended_ns = 0;
     share.episode_busy_ns = 0;
     share.episode_charged_ns = 0;
+    share.episode_gang_ns = 0;
     share.episode_device_ns = 0;
     share.episode_silent_ns = 0;
     share.episode_divided = share.episode_lost = false;
+    const Nanos pause = turn_pause_left(gpu, now);
+    const bool filled = share.fills;
+    share.fills = pause > 0 && !tenant.gang() && !tenant.inference();
+    if (tenant.gang() || share.fills || filled) share.window_ns = window_of(state, share);
+    if (share.fills && (share.window_ns == 0 || share.window_ns > pause)) share.window_ns = pause;
     share_open_word(state, share, out);
   }
   tenant.phase = Phase::kOpen;
@@ -244,6 +253,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
 
 void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out) {
   assert(tenant.phase == Phase::kOpen);
+  if (tenant.gang()) turn_closed(tenant, tenant.turn_ending, now);
   for (Process& process : tenant.processes) process.drains = 0;
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
@@ -266,6 +276,20 @@ void lease_contend(const State& state, Tenant& tenant, bool contended, Actions& 
     share.contended = contended;
     word_emit(state, share, out);
   }
+}
+
+void lease_windows_usual(const State& state, Tenant& tenant, Actions& out) {
+  tenant.wide_until = 0;
+  for (Share& share : tenant.shares) {
+    share.fills = false;
+    share.window_ns = window_of(state, share);
+    word_emit(state, share, out);
+  }
+}
+
+void lease_turn_ends(const State& state, Tenant& gang, Nanos now, Actions& out) {
+  turn_ends(state, gang, now);
+  for (const Share& share : gang.shares) word_emit(state, share, out);
 }
 
 void lease_timers(State& state, Tenant& tenant, Nanos now, Actions& out) {

@@ -14,6 +14,12 @@ void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// Tells the holder that others wait, or that nobody does any more.
 void lease_contend(const State& state, Tenant& tenant, bool contended, Actions& out);
 
+/// Announces windows that an open lease had for a part of it only: the latency band may interrupt a
+/// gang from now on, or the pause of a gang is over that a single filled.
+void lease_windows_usual(const State& state, Tenant& tenant, Actions& out);
+/// The gang's turn is nearly used up: its next idle moment ends it.
+void lease_turn_ends(const State& state, Tenant& gang, Nanos now, Actions& out);
+
 /// Drain timeouts and gang let-through of a closing tenant.
 void lease_timers(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// When lease_timers has something to do next for a closing tenant.

@@ -16,6 +16,7 @@
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/runaway.h"
+#include "broker/core/turn.h"
 #include "broker/core/usage.h"
 
 namespace sluice::core {
@@ -100,7 +101,13 @@ bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   if (!over && !holder.slice_asked && !budget_spent(state, holder, now)) return false;
   if (!usage_fresh(state, holder, now, out)) return false;
   holder.slice_asked = false;
-  if (budget_spent(state, holder, now) || (over && challenged(state, holder))) {
+  const bool spent = budget_spent(state, holder, now);
+  if (over && !spent && holder.gang() && !holder.turn_ending && challenged(state, holder)) {
+    lease_turn_ends(state, holder, now, out);
+    holder.slice_end = std::max(holder.opened_at + holder.turn_left_ns, now);
+    return false;
+  }
+  if (spent || (over && challenged(state, holder))) {
     lease_close(state, holder, now, out);
     return true;
   }
@@ -108,6 +115,18 @@ bool slice_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
   gangs_take_turns(state, holder, now);
   holder.slice_end = now + state.policy.quantum_ns;
   return false;
+}
+
+/// How long the holder keeps its GPUs once others wait.
+Nanos slice_of(const State& state, const Tenant& holder) {
+  return holder.gang() ? holder.turn_left_ns - turn_step(holder) : state.policy.quantum_ns;
+}
+
+/// Until when its windows are not the usual ones.
+Nanos windows_until(const State& state, const Tenant& holder) {
+  if (holder.wide_until != 0) return holder.wide_until;
+  const Share& share = holder.shares.front();
+  return share.fills ? state.gpus[share.gpu]->pause_until : kNever;
 }
 
 /// Everything that can end an open lease. True = it was closed.
@@ -119,10 +138,12 @@ bool holder_decide(State& state, Tenant& holder, Nanos now, Actions& out) {
     holder.slice_end = kNever;
     if (now >= holder.asked_usage_at + kAloneUsageNs) usage_ask(state, holder, now, out);
   } else if (holder.slice_end == kNever)
-    holder.slice_end = std::max(holder.opened_at + state.policy.quantum_ns, now);
+    holder.slice_end = std::max(holder.opened_at + slice_of(state, holder), now);
+  if (now >= windows_until(state, holder)) lease_windows_usual(state, holder, out);
   const bool given_back = contended && lease_idle(holder);
   if (given_back)
     for (Share& share : holder.shares) policies_gave_back(state.policy, share);
+  if (given_back && holder.gang()) turn_paused(state, holder, now);
   if (given_back || preempted(state, holder, now)) {
     lease_close(state, holder, now, out);
     return true;
@@ -195,13 +216,14 @@ void schedule(State& state, Nanos now, Actions& out) {
 }
 
 Nanos schedule_at(State& state, Nanos now) {
-  Nanos at = runaways_at(state);
+  Nanos at = std::min(runaways_at(state), state.gangs_at);
   for (auto& gpu : state.gpus) {
     at = std::min(at, line_release_at(*gpu));
     Tenant* holder = gpu->holder;
     if (holder == nullptr || holder->exclusive()) continue;
     at = std::min(at, lease_timer_at(state, *holder));
     if (holder->phase != Phase::kOpen) continue;
+    at = std::min(at, windows_until(state, *holder));
     if (holder->slice_asked)
       at = std::min(at, holder->asked_usage_at + kUsagePatienceNs);
     else

@@ -23,6 +23,8 @@ Share& share_on(Tenant& tenant, std::uint32_t gpu);
 void gang_changes(State& state, Tenant& gang, Nanos now);
 /// Enters or removes a gang in the line of the gangs by whether it waits.
 void gang_waits(State& state, Tenant& gang);
+/// Of a gang's share so much was charged, or given back.
+void gang_charged(State& state, Tenant& gang, double ns);
 /// Before and after weights of any GPU's shares change. What the gangs weigh is taken anew once a
 /// step at most, or before somebody asks: a step may admit many.
 void gangs_settle(State& state, Nanos now);

@@ -6,6 +6,7 @@
 // structures.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@ struct Share {
   std::uint32_t epoch = 1;
   bool open = false;
   bool contended = false;
+  bool fills = false;  // opened while a gang pauses
   Nanos window_ns = 0;
 
   // Account. lease_ns grows while the share is on the GPU (open, or closed and not yet drained);
@@ -50,7 +52,8 @@ struct Share {
   Nanos settled_at = 0;
   Nanos episode_contended_ns = 0;  // of the present lease: open while others waited,
   Nanos episode_busy_ns = 0;       // measured,
-  Nanos episode_charged_ns = 0;    // and charged so far
+  Nanos episode_charged_ns = 0;    // and charged so far,
+  Nanos episode_gang_ns = 0;       // of a gang: against its guarantee
   Nanos episode_device_ns = 0;     // the most that the device can have done for it,
   bool episode_divided = false;    // a runaway had a part of that time,
   bool episode_lost = false;       // a process was killed under it: its meter tells no more,
@@ -209,12 +212,26 @@ struct Tenant {
   std::uint64_t moves_failed = 0;
 
   // Gangs (gang.cpp).
-  double weight = 1;         // on the GPU where it is least
-  double guarantee = 0;      // part of its GPUs' time that it is guaranteed
-  double gang_vtime = 0;     // order between gangs: lease time over weight,
-  double owed_ns = 0;        // guaranteed time not received while it wanted to run,
-  Nanos owed_at = 0;         // both as of this time
-  Nanos urgent_at = kNever;  // while it waits: when it is to go before the latency band
+  double weight = 1;      // on the GPU where it is least
+  double guarantee = 0;   // part of its GPUs' time that it is guaranteed
+  double gang_vtime = 0;  // order between gangs: lease time over weight,
+  double owed_ns = 0;     // guaranteed time not received while it wanted to run,
+  Nanos owed_at = 0;      // both as of this time
+  double missed_ns = 0;   // turn.cpp: guaranteed time less what it was charged, ever,
+  std::array<double, 16> missed_then{};  // least in each part of the last two seconds in which it
+  std::uint32_t missed_next = 0;         // wanted to run; the oldest of them,
+  double missed_least = 0;               // least since the latest,
+  Nanos wanted_ns = 0;                   // and how long it has wanted since then
+  Nanos change_from = 0;                 // its turn has come everywhere, since then; 0 = it has not
+  Nanos change_ns = 0;                   // how long after that its GPUs were free, as learned
+  Nanos urgent_at = kNever;              // while it waits: when it is to go before everything else,
+  Nanos urgent_from = 0;                 // not before this time
+  Nanos paused_at = 0;                   // it gave its GPUs back within its turn; 0 = it did not
+  Nanos pause_ns = 10'000'000;           // how long after that it wants them again, as learned
+  Nanos turn_ns = 0;                     // length of its turn,
+  Nanos turn_left_ns = 0;                // and what is left of it if it was interrupted
+  Nanos wide_until = 0;                  // its windows are not narrow until then; 0 = they are
+  bool turn_ending = false;              // the turn ends with the step
 
   bool exclusive() const { return tenant_class == TenantClass::kExclusive; }
   bool inference() const { return tenant_class == TenantClass::kInference; }
@@ -295,6 +312,10 @@ struct Gpu {
   // fair.cpp: weights of the shares that compete and owe nothing, and when they were summed up.
   mutable double rivals_weight = 0;
   mutable Nanos rivals_at = kNever;
+  // turn.cpp, of singles but inference:
+  Nanos drain_ns = 0;         // the longest drain of late,
+  Nanos filler_ns = 0;        // and what those took that were opened while a gang paused;
+  Nanos pause_until = 0;      // a gang pauses within its turn until then, as learned
   double band_credit_ns = 0;  // band.cpp: how far inference may go before it queues like everybody
   Nanos band_at = 0;
 
@@ -418,6 +439,7 @@ class State {
   double gang_vclock = 0;
   bool gangs_stale = false;  // weights of their GPUs have changed since theirs were taken
   Nanos gangs_settled_at = -1;
+  Nanos gangs_at = kNever;  // when the GPUs that wait for an interrupted gang are given to others
 };
 
 /// The tenant's process entry, or null.

@@ -34,6 +34,7 @@
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/runaway.h"
+#include "broker/core/schedule.h"
 
 namespace sluice::core {
 namespace {
@@ -42,13 +43,33 @@ namespace {
 /// with nothing in flight, and others have had the GPU beside it.
 constexpr double kRunawayChargeMin = 0.5;
 
-/// What the present lease is to be charged, by what is known of it.
-Nanos episode_charge(const State& state, const Share& share) {
-  const Nanos least = share.episode_contended_ns - state.policy.idle_grace_ns;
+/// The part of a lease that others waited for which counts against a gang's guarantee, whatever its
+/// meter says: the pauses of its collectives take up to a sixth, and no neighbour pays for more.
+constexpr double kGangUseLeast = 0.8;
+
+/// What the present lease has used, by what is known of it.
+Nanos episode_use(const Share& share) {
   const Nanos busy = share.episode_divided
                          ? std::min(share.episode_busy_ns, share.episode_device_ns)
                          : share.episode_busy_ns;
-  return std::max(busy + share.episode_silent_ns, least);
+  return busy + share.episode_silent_ns;
+}
+/// The part of it for which others waited, pauses included.
+Nanos episode_kept(const State& state, const Share& share) {
+  return std::max<Nanos>(share.episode_contended_ns - state.policy.idle_grace_ns, 0);
+}
+
+/// Makes what the present lease was charged `charge`. Returns the difference.
+Nanos recharge(Nanos& charged, Nanos charge) { return charge - std::exchange(charged, charge); }
+
+/// A gang's guarantee is of time in which it uses its GPUs; a weight divides the time for which it
+/// has them, which was charged as it passed.
+void gang_recharge(State& state, Share& share) {
+  if (!share.tenant->gang() || !share.tenant->guaranteed()) return;
+  const auto least =
+      static_cast<Nanos>(kGangUseLeast * static_cast<double>(episode_kept(state, share)));
+  const Nanos more = recharge(share.episode_gang_ns, std::max(episode_use(share), least));
+  if (more != 0) gang_charged(state, *share.tenant, static_cast<double>(more));
 }
 
 /// A busy host wakes a process late. What a drain takes beyond this is the tenant's.
@@ -107,7 +128,9 @@ void share_account(State& state, Share& share, Nanos now) {
   // comes again.
   if (share.tenant->gang() && share.tenant->phase == Phase::kRunaway) return;
   share.episode_charged_ns += charge;
+  share.episode_gang_ns += charge;
   policies_charge(state.policy, gpu, share, static_cast<double>(charge));
+  gang_charged(state, *share.tenant, static_cast<double>(charge));
 }
 
 void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
@@ -128,8 +151,9 @@ void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
   if (!share.on) overrun_settle(state, share, now);
   share.provisional_ns = 0;
   if (share.episode_lost) return;  // the full charge stands
-  const Nanos correction = episode_charge(state, share) - share.episode_charged_ns;
-  share.episode_charged_ns += correction;
+  gang_recharge(state, share);
+  const Nanos charge = std::max(episode_use(share), episode_kept(state, share));
+  const Nanos correction = recharge(share.episode_charged_ns, charge);
   if (correction == 0) return;
   policies_charge(state.policy, gpu, share, static_cast<double>(correction));
   line_update(state, share, now);

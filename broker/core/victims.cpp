@@ -67,8 +67,17 @@ Bytes movable_all(const Tenant& tenant) {
   return sum;
 }
 
+/// True if a member of the gang may have come back from another broker with work that spins for a
+/// member at a gate: it acknowledges no hold before the gang has had a turn with all its members.
+bool may_spin(const Tenant& tenant) {
+  constexpr Nanos kComeNs = 1'000'000'000;  // within which members find a new broker
+  return tenant.gang() && tenant.waiting && tenant.restored_at > 0 &&
+         tenant.opened_at < tenant.restored_at + kComeNs;
+}
+
 /// Could it ever be moved out for somebody, its user's host memory aside?
 bool may_be_victim(const State& state, const Tenant& tenant, Nanos now) {
+  if (may_spin(tenant)) return false;
   if (!tenant.swap || stay_lost(tenant) || tenant.move_failures >= kMoveFailuresMax) return false;
   const bool here = tenant.residence == Residence::kIn && !stay_out_wanted(tenant);
   return (here || coming(state, tenant, now)) && tenant.phase != Phase::kRunaway;

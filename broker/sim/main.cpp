@@ -17,8 +17,8 @@ constexpr int kUsageExit = 2;
 
 void usage_print() {
   std::printf(
-      "usage: sluice-sim [--scenario NAME] [--seed N] [--seconds S] [--policy NAME]\n"
-      "                  [--sm-mode MODE] [--json | --shares]\n"
+      "usage: sluice-sim [--scenario NAME] [--seed N] [--seconds S] [--quantum MS]\n"
+      "                  [--policy NAME] [--sm-mode MODE] [--json | --shares]\n"
       "       sluice-sim --pods FILE [--gpus N] [--runs N] [--seed N]\n"
       "\n"
       "Runs the broker's core over a model of GPUs and programs in virtual time. The same seed\n"
@@ -30,6 +30,7 @@ void usage_print() {
       "  --json           JSON instead of a table\n"
       "  --shares         instead of a scenario: the table of shares, for every split and kind of\n"
       "                   program\n"
+      "  --quantum MS     instead of the scenario's own\n"
       "  --policy NAME    fair, round-robin or fifo instead of the scenario's own\n"
       "  --sm-mode MODE   of all jobs, instead of their own: best-effort, equal or fixed\n"
       "  --pods FILE      instead of a scenario: how full each rule of placement gets a machine "
@@ -48,6 +49,7 @@ struct Options {
   std::string scenario = "shares-50-50";
   std::uint64_t seed = 1;
   std::uint64_t seconds = 0;
+  std::uint64_t quantum_ms = 0;
   bool json = false;
   bool help = false;
   bool shares = false;
@@ -79,6 +81,7 @@ std::optional<sluice::core::SmMode> mode_named(std::string_view name) {
 std::uint64_t* number_named(Options& options, std::string_view word) {
   if (word == "--seed") return &options.seed;
   if (word == "--gpus") return &options.gpus;
+  if (word == "--quantum") return &options.quantum_ms;
   return word == "--runs" ? &options.runs : &options.seconds;
 }
 
@@ -116,8 +119,8 @@ int options_parse(int argc, char** argv, Options* options) {
       continue;
     }
     const bool known = word == "--scenario" || word == "--seed" || word == "--seconds" ||
-                       word == "--policy" || word == "--sm-mode" || word == "--pods" ||
-                       word == "--gpus" || word == "--runs";
+                       word == "--quantum" || word == "--policy" || word == "--sm-mode" ||
+                       word == "--pods" || word == "--gpus" || word == "--runs";
     if (!known) return fail("there is no option " + std::string(word) + "; see sluice-sim --help");
     if (i + 1 == argc) return fail(std::string(word) + " needs a value; see sluice-sim --help");
     const std::string_view value = argv[++i];
@@ -162,6 +165,10 @@ int main(int argc, char** argv) {
   if (options.order) setup->policy.order = *options.order;
   if (options.mode)
     for (auto& job : setup->jobs) job.sm_mode = *options.mode;
+  constexpr std::uint64_t kQuantumMostMs = 10'000;
+  if (options.quantum_ms > kQuantumMostMs) return fail("--quantum is at most 10000");
+  if (options.quantum_ms > 0)
+    setup->policy.quantum_ns = static_cast<sluice::sim::Nanos>(options.quantum_ms) * 1'000'000;
   constexpr std::uint64_t kSecondsMax = 86'400;
   if (options.seconds > kSecondsMax) return fail("--seconds is at most 86400");
   if (options.seconds > 0)

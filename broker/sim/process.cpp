@@ -16,7 +16,7 @@ constexpr Nanos kStoppedLookNs =
 
 Process::Process(World& world, Job& job, core::ProcessId id, std::uint32_t index,
                  std::uint32_t rank, std::uint64_t seed)
-    : world_(world), job_(job), id_(id), index_(index), rank_(rank), random_(seed) {}
+    : world_(world), job_(job), id_(id), index_(index), rank_(rank), random_(seed), host_(~seed) {}
 
 void Process::start() {
   switch (job_.spec.behaviour) {
@@ -130,13 +130,18 @@ void Process::post(const core::Event& event) {
     world_.post_by_claims(event);
 }
 
+/// How late it looks at a word that has changed.
+Nanos Process::look_delay() {
+  if (job_.spec.busy_host) return host_.wake();
+  return job_.spec.wake_ns_max > 0 ? random_.range(0, job_.spec.wake_ns_max) : 0;
+}
+
 void Process::lease_changed(std::uint32_t index) {
-  if (job_.spec.wake_ns_max == 0) {
+  const Nanos delay = look_delay();
+  if (delay == 0)
     lease_seen(index);
-    return;
-  }
-  world_.clock().after(random_.range(0, job_.spec.wake_ns_max),
-                       [this, index] { lease_seen(index); });
+  else
+    world_.clock().after(delay, [this, index] { lease_seen(index); });
 }
 
 void Process::lease_seen(std::uint32_t index) {
@@ -148,7 +153,7 @@ void Process::lease_seen(std::uint32_t index) {
     return;
   }
   if (changed.open && waiting_) {
-    waiting_ = false;
+    waiting_set(false);
     const Nanos waited = world_.clock().now() - waiting_since_;
     job_.result.longest_wait_ns = std::max(job_.result.longest_wait_ns, waited);
   }
@@ -183,9 +188,9 @@ bool Process::window_allows() const {
 
 void Process::pump() {
   if (stopped_) return;
-  const bool on_host = world_.clock().now() < host_until_;
+  const bool on_host = looking_ || world_.clock().now() < host_until_;
   while (alive_ && !on_host && !asleep_ && memory_ready() && (task_ || task_next()) &&
-         launched_ < needed_ && window_allows()) {
+         launched_ < needed_ && window_allows() && !collective_waits()) {
     if (!lease().open || blocked()) {
       gate_wait();
       break;
@@ -205,11 +210,16 @@ bool Process::let_through() const {
   return registered_ && std::ranges::any_of(job_.leases, [](const Lease& l) { return !l.open; });
 }
 
+void Process::waiting_set(bool waiting) {
+  if (waiting_ != waiting) world_.waits(job_.gpus[index_], waiting ? 1 : -1);
+  waiting_ = waiting;
+}
+
 void Process::gate_wait() {
   if (!waiting_) waiting_since_ = world_.clock().now();
-  waiting_ = true;
+  waiting_set(true);
   if (lease().open) return;
-  asleep_ = job_.spec.wake_ns_max > 0;
+  asleep_ = job_.spec.wake_ns_max > 0 || job_.spec.busy_host;
   if (wanted_epoch_ == lease().epoch) return;
   wanted_epoch_ = lease().epoch;
   post(core::GateWanted{id_, index_, wanted_epoch_});
@@ -217,6 +227,11 @@ void Process::gate_wait() {
 
 bool Process::collective_due() const {
   return job_.spec.behaviour == Behaviour::kTraining && (launched_ + 1) % step_kernels() == 0;
+}
+
+/// The host has its part in the collective that is due: what was launched before has to end first.
+bool Process::collective_waits() const {
+  return job_.spec.collective_host_ns > 0 && collective_due() && in_flight_ > 0;
 }
 
 Kernel Process::kernel_make(Nanos* length) {
@@ -261,8 +276,13 @@ void Process::launch() {
 
 /// All that was launched has ended: the program looks at it before it launches more.
 void Process::host_work() {
-  if (job_.spec.host_ns == 0 || in_flight_ > 0) return;
-  host_until_ = world_.clock().now() + job_.spec.host_ns;
+  if (in_flight_ > 0) return;
+  const bool collective = collective_due() || (task_ && launched_ % step_kernels() == 0);
+  const bool training = job_.spec.behaviour == Behaviour::kTraining;
+  const Nanos work =
+      job_.spec.host_ns + (training && collective ? job_.spec.collective_host_ns : 0);
+  if (work == 0) return;
+  host_until_ = world_.clock().now() + work;
   world_.clock().at(host_until_, [this] {
     if (alive_) pump();
   });
@@ -276,8 +296,21 @@ void Process::kernel_done(Nanos length) {
   finished_++;
   job_.result.kernels++;
   if (stopped_) return;
+  if (!job_.spec.busy_host || in_flight_ > 0) {
+    kernels_seen();
+    return;
+  }
+  looking_ = true;
+  world_.clock().after(host_.wake(), [this] {
+    looking_ = false;
+    if (alive_ && !stopped_) kernels_seen();
+  });
+}
+
+/// Program and shim see that kernels have ended.
+void Process::kernels_seen() {
   host_work();
-  if (finished_ == needed_) task_done();
+  if (task_ && finished_ == needed_) task_done();
   if (!alive_) return;
   drain_check();
   hold_look();

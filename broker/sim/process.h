@@ -57,9 +57,11 @@ class Process {
   void launch();
   Kernel kernel_make(Nanos* length);
   void kernel_done(Nanos length);
+  void kernels_seen();
   void task_done();
   void host_work();
   void gate_wait();
+  void waiting_set(bool waiting);
   bool let_through() const;
   void drain_check();
   void idle_check();
@@ -82,6 +84,8 @@ class Process {
   void post(const core::Event& event);
   void lease_seen(std::uint32_t index);
   bool collective_due() const;
+  bool collective_waits() const;
+  Nanos look_delay();
   std::uint64_t step_kernels() const { return job_.spec.kernels + std::uint64_t{1}; }
 
   World& world_;
@@ -90,6 +94,7 @@ class Process {
   std::uint32_t index_;
   std::uint32_t rank_;
   Random random_;
+  Random host_;  // a stream of its own, so that arrivals stay what they are
   bool alive_ = true;
   bool stopped_ = false;  // SIGSTOP: the device goes on with what it has, nothing else does
 
@@ -103,6 +108,7 @@ class Process {
   std::uint64_t finished_ = 0;
   std::uint64_t needed_ = 0;
   Nanos host_until_ = 0;  // it computes on the host until then
+  bool looking_ = false;  // all that was launched has ended, and it has not seen that yet
 
   // The shim.
   bool registered_ = true;

@@ -161,6 +161,7 @@ bool Process::thaw(std::uint32_t gpu) {
 
 void Process::stop() {
   alive_ = false;
+  waiting_set(false);
   world_.memory_leave(job_.gpus[index_], on_gpu_);
   on_gpu_ = 0;
 }

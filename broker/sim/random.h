@@ -27,6 +27,13 @@ class Random {
   }
   bool chance(double p) { return unit() < p; }
   double exponential(double mean) { return -mean * std::log1p(-unit()); }
+  /// How late a sleeper wakes up on a busy host with two cores, as measured with processes: 0.1 ms
+  /// in the median, and up to 5 ms one time in a hundred.
+  std::int64_t wake() {
+    constexpr double kMeanNs = 100'000 / 0.693;
+    constexpr std::int64_t kTailNs = 5'000'000;
+    return chance(0.01) ? range(0, kTailNs) : static_cast<std::int64_t>(exponential(kMeanNs));
+  }
 
  private:
   std::uint64_t state_;

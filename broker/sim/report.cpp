@@ -94,8 +94,10 @@ std::string report_text(const ReportHead& head, const Result& result) {
     out += line("... and %zu more (--json has all)\n", result.jobs.size() - kRowsMax);
   for (std::size_t g = 0; g < result.gpu_busy_ns.size(); ++g)
     out += line(
-        "GPU %zu busy %.2f%%, leases %llu\n", g,
+        "GPU %zu busy %.2f%%, idle while wanted %.2f%%, leases %llu\n", g,
         100 * static_cast<double>(result.gpu_busy_ns[g]) / static_cast<double>(head.duration_ns),
+        100 * static_cast<double>(result.gpu_idle_wanted_ns[g]) /
+            static_cast<double>(head.duration_ns),
         static_cast<unsigned long long>(result.view.gpus[g].leases_granted));
   return out;
 }

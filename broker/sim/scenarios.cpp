@@ -48,6 +48,14 @@ Experiment gang_setup(std::uint64_t seed) {
   return setup;
 }
 
+Experiment gang_long_setup(std::uint64_t seed) { return setup_gang(GangSetup{}, seed); }
+
+Experiment gang_light_setup(std::uint64_t seed) {
+  GangSetup gang;
+  gang.load = 0.25;
+  return setup_gang(gang, seed);
+}
+
 Experiment gangs_setup(std::uint64_t seed) {
   Experiment setup;
   setup.seed = seed;
@@ -253,6 +261,10 @@ const Scenario kScenarios[] = {
      [](std::uint64_t s) { return setup_priority(0.5, false, s); }},
     {"gang", "training on two GPUs (spinning collectives) beside inference on both and debug",
      gang_setup},
+    {"gang-long",
+     "training on two GPUs beside inference at load 0.44 and debug with kernels of 20-40 ms",
+     gang_long_setup},
+    {"gang-light", "the same with inference at load 0.25", gang_light_setup},
     {"gangs", "three gangs in a ring of three GPUs, and a single on each", gangs_setup},
     {"runaway", "an endless kernel beside two tenants; ended by policy", runaway_setup},
     {"endless", "an endless kernel of a fixed 5 % beside a fixed 90 %, again and again",
@@ -280,6 +292,53 @@ const Scenario kScenarios[] = {
 };
 
 }  // namespace
+
+Experiment setup_gang(const GangSetup& gang, std::uint64_t seed) {
+  Experiment setup;
+  setup.seed = seed;
+  setup.policy = policy_usual();
+  for (core::ClassPolicy& c : setup.policy.classes) {
+    c.window_ns = 20 * kMs;  // the default
+    c.sm = core::SmRule::kAsked;
+  }
+  setup.gpus.resize(gang.gpus);
+  setup.duration_ns = 30 * kSecond;
+  setup.window_ns = 2 * kSecond;
+  JobSpec training = batch_job("training", gang.percent);
+  training.behaviour = Behaviour::kTraining;
+  training.gpu_count = gang.gpus;
+  training.sm_weight = gang.weight;
+  training.kernels = gang.step_kernels;
+  training.kernel_ns = gang.step_kernel_ns;
+  training.kernel_jitter = 0.5;
+  training.communication_ns = gang.collective_ns;
+  training.collective_host_ns = gang.collective_host_ns;
+  setup.jobs = {training};
+  for (std::uint32_t gpu = 0; gpu < gang.gpus; ++gpu) {
+    const std::string number = "-" + std::to_string(gpu);
+    if (gang.load > 0) {
+      JobSpec serve = inference_job("serve" + number, 40, gang.load, gpu);
+      serve.kernel_ns = gang.serve_kernel_ns;
+      serve.kernel_jitter = 1.0 / 3;
+      serve.kernels = gang.serve_kernels;
+      serve.rate_hz = gang.load * 1e9 /
+                      static_cast<double>(serve.kernel_ns * static_cast<Nanos>(serve.kernels));
+      setup.jobs.push_back(serve);
+    }
+    if (gang.debug_percent == 0) continue;
+    JobSpec debug = batch_job("debug" + number, gang.debug_percent);
+    debug.tenant_class = TenantClass::kDebug;
+    debug.pinned = {gpu};
+    debug.kernel_ns = gang.debug_kernel_ns;
+    debug.kernel_jitter = 1.0 / 3;
+    debug.kernels = 1;
+    debug.behaviour = gang.debug_think_ns > 0 ? Behaviour::kBursts : Behaviour::kLoop;
+    debug.think_ns = gang.debug_think_ns;
+    setup.jobs.push_back(debug);
+  }
+  for (JobSpec& job : setup.jobs) job.busy_host = true;
+  return setup;
+}
 
 Experiment setup_endless(std::uint32_t processes, bool again, std::uint64_t seed) {
   Experiment setup = setup_shares({90, 5}, seed);

@@ -37,6 +37,7 @@ struct JobSpec {
   TenantClass tenant_class = TenantClass::kBatch;
   SmMode sm_mode = SmMode::kBestEffort;
   std::uint32_t sm_percent = 100;
+  bool sm_weight = false;  // sm_percent is a weight, whatever the class says
   Bytes memory_max = Bytes{256} << 20;
   Bytes memory_min = 0;  // 0 = memory_max
   std::uint32_t gpu_count = 1;
@@ -62,6 +63,10 @@ struct JobSpec {
   bool eager = false;     // kTraining: ranks do not synchronise, they launch step after step
   Nanos wake_ns_max = 0;  // a sleeper at the gate takes up to so long to look (a busy host)
   Nanos communication_ns = 500'000;
+  Nanos collective_host_ns = 0;  // kTraining: the host's part of a collective, before it and after
+                                 // it, with nothing on the GPU
+  bool busy_host = false;  // whatever waits for a lease or for the end of a kernel looks late,
+                           // by Random::wake
 
   // Memory: each process allocates so much at its start, in `memory_steps` parts with a task
   // between them; 0 = it is not modelled. Swappable jobs can move all but their contexts.
@@ -175,8 +180,9 @@ struct JobResult {
 struct Result {
   std::vector<JobResult> jobs;
   std::vector<Nanos> gpu_busy_ns;
-  Nanos makespan_ns = 0;        // end of the last job that ended; duration if none did
-  std::uint64_t steps = 0;      // events the core took
+  std::vector<Nanos> gpu_idle_wanted_ns;  // idle while a process waited at a gate of it
+  Nanos makespan_ns = 0;                  // end of the last job that ended; duration if none did
+  std::uint64_t steps = 0;                // events the core took
   std::uint64_t restored = 0;   // tenants taken over by a new broker, all restarts together
   std::uint64_t over_away = 0;  // of them: ended while there was no broker
   std::uint64_t actions = 0;

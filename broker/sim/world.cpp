@@ -39,6 +39,8 @@ World::~World() = default;
 
 Result World::run() {
   result_.gpu_busy_ns.assign(setup_.gpus.size(), 0);
+  result_.gpu_idle_wanted_ns.assign(setup_.gpus.size(), 0);
+  waits_.resize(setup_.gpus.size());
   core_make();
   for (auto& job : jobs_) job_plan(*job);
   for (const PolicyChange& change : setup_.policy_changes)
@@ -55,6 +57,8 @@ Result World::run() {
     clock_.at(loss.at, [this, gpu = loss.gpu] { feed(core::GpuLost{uuid_of(gpu)}); });
   clock_.run_until(setup_.duration_ns);
   for (auto& device : devices_) device->account();
+  for (std::uint32_t g = 0; g < waits_.size(); ++g)
+    if (waits_[g].processes > 0) waits(g, -waits_[g].processes);
   result_.view = core::state_view(*core_, core_now());
   for (const DeviceMemory& memory : memory_) result_.memory_used.push_back(memory.used);
   for (auto& job : jobs_) {
@@ -257,6 +261,7 @@ void World::job_ask(Job& job) {
   ask.sm_mode = spec.sm_mode;
   ask.sm_mode_given = true;
   ask.sm_percent = spec.sm_percent;
+  ask.sm_weight = spec.sm_weight;
   ask.memory_max = spec.memory_max;
   ask.memory_min = spec.memory_min;
   ask.wait_ns_max = spec.wait_ns_max;
@@ -482,6 +487,20 @@ void World::used(Device::Context context, Nanos from, Nanos to) {
       job->result.window_busy_ns[index][window] += end - from;
     from = end;
   }
+}
+
+void World::waits(std::uint32_t gpu, int more) {
+  Waits& waits = waits_[gpu];
+  const bool before = waits.processes > 0;
+  waits.processes += more;
+  const bool after = waits.processes > 0;
+  if (before == after) return;
+  devices_[gpu]->account();
+  const Nanos busy = result_.gpu_busy_ns[gpu];
+  if (before)
+    result_.gpu_idle_wanted_ns[gpu] += clock_.now() - waits.since - (busy - waits.busy_then);
+  waits.since = clock_.now();
+  waits.busy_then = busy;
 }
 
 Result simulate(const Experiment& setup) {

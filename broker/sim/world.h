@@ -101,6 +101,8 @@ class World {
   Nanos copy_done_at(std::uint32_t gpu, bool out, Bytes bytes);
   /// The process had so much on the GPU when it ended.
   void memory_leave(std::uint32_t gpu, Bytes bytes);
+  /// One process more, or less, waits at a gate of this GPU.
+  void waits(std::uint32_t gpu, int more);
   /// What the claims of the job say now.
   void claims_feed(Job& job);
 
@@ -170,6 +172,12 @@ class World {
   std::unordered_map<core::ProcessId, std::pair<Job*, Process*>> by_process_;
   std::vector<bool> closed_;  // GPUs, by the journal
   std::vector<DeviceMemory> memory_;
+  struct Waits {
+    int processes = 0;
+    Nanos since = 0;
+    Nanos busy_then = 0;
+  };
+  std::vector<Waits> waits_;  // at the gates of each GPU
   std::vector<core::UsageWanted> wanted_;
   std::vector<core::GpuUuid> looks_;
   core::ProcessId next_process_ = 1;

@@ -98,6 +98,40 @@ TEST(Gang, MembersLockedOutAreLetThroughUntilAllAreEmpty) {
   EXPECT_TRUE(core.open(single));
 }
 
+/// A gang that is idle within its turn lends its GPUs. What a single has in flight then is bounded
+/// by the pause, as learned, and is what it usually is once the gang stays away for longer.
+TEST(Gang, APauseWithinItsTurnIsLentForKernelsThatFit) {
+  Policy policy = policy_usual();
+  for (ClassPolicy& c : policy.classes) c.window_ns = 20 * kMs;
+  Harness core(policy, 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)});
+  const TenantId single = single_admit(core, 1);
+  core.want(gang, 0);
+  core.want(single);
+  core.pass(kMs);
+  ASSERT_TRUE(core.open(gang, 0));
+  EXPECT_EQ(core.lease(gang).idle_grace_ns, policy.idle_grace_ns);
+  core.idle(gang, 0);
+  core.drain(gang, 0);
+  core.drain(gang, 1);
+  ASSERT_TRUE(core.open(single));
+  EXPECT_EQ(core.lease(single).window_ns, 10 * kMs) << "a pause of ten is expected at first";
+  core.pass(3 * kMs);
+  core.want(gang, 0);
+  EXPECT_FALSE(core.open(single)) << "its turn goes on";
+  core.drain(single);
+  core.want(single);
+  ASSERT_TRUE(core.open(gang, 0));
+  core.idle(gang, 0);
+  core.drain(gang, 0);
+  core.drain(gang, 1);
+  ASSERT_TRUE(core.open(single));
+  EXPECT_LT(core.lease(single).window_ns, 10 * kMs) << "learned";
+  core.pass(12 * kMs);
+  ASSERT_TRUE(core.open(single));
+  EXPECT_EQ(core.lease(single).window_ns, 20 * kMs);
+}
+
 /// On a busy host who waits at a gate looks late: windows that nobody used are followed by longer
 /// ones, and there are many before the drain times out.
 TEST(Gang, WindowsThatItIsLetThroughGrowAndAreMany) {

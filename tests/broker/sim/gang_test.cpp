@@ -1,0 +1,315 @@
+// What gangs were promised, and what their neighbours keep, on busy hosts and beside kernels of any
+// length.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <deque>
+#include <numeric>
+#include <utility>
+
+#include "broker/sim/random.h"
+#include "broker/sim/scenarios.h"
+#include "broker/sim/units.h"
+
+namespace sluice::sim {
+namespace {
+
+/// Shares are recorded in parts of this length, and two seconds begin with any of them.
+constexpr Nanos kPartNs = 100 * kMs;
+
+/// The least part of a GPU that the job had in any two seconds but those in which it starts.
+double worst_window(const JobResult& job) {
+  constexpr std::ptrdiff_t kParts = 2 * kSecond / kPartNs;
+  Nanos least = 2 * kSecond;
+  for (const auto& parts : job.window_busy_ns)
+    for (auto from = parts.begin() + kParts / 2; parts.end() - from >= kParts; ++from)
+      least = std::min(least, std::accumulate(from, from + kParts, Nanos{0}));
+  return static_cast<double>(least) / (2.0 * kSecond);
+}
+
+double part(const JobResult& job, Nanos duration_ns) {
+  const Nanos busy = std::accumulate(job.busy_ns.begin(), job.busy_ns.end(), Nanos{0});
+  return static_cast<double>(busy) /
+         static_cast<double>(duration_ns * static_cast<Nanos>(job.busy_ns.size()));
+}
+
+struct Neighbours {
+  std::uint32_t gpus;
+  Nanos kernel_ns;
+};
+void PrintTo(const Neighbours& n, std::ostream* out) {
+  *out << n.gpus << " GPUs, kernels of " << n.kernel_ns / 1000 << " us";
+}
+
+class GangPromise : public testing::TestWithParam<Neighbours> {};
+
+/// A gang over so many GPUs, beside singles with kernels of this length that always want: 40 %
+/// each.
+Experiment setup_neighbours(const Neighbours& neighbours, std::uint64_t seed) {
+  GangSetup gang;
+  gang.gpus = neighbours.gpus;
+  gang.load = 0;
+  gang.debug_percent = 40;
+  gang.debug_think_ns = 0;
+  gang.debug_kernel_ns = neighbours.kernel_ns;
+  Experiment setup = setup_gang(gang, seed);
+  setup.window_ns = kPartNs;
+  setup.duration_ns = 12 * kSecond;
+  return setup;
+}
+
+/// What of the gang's promise, and of a single's, is kept in any two seconds. With kernels of 50 ms
+/// 125 ms lie between two turns, and a window that begins with them misses 6 %. On four and eight
+/// GPUs with kernels of 30 ms and more the two promises and what a change of turns costs are 98 to
+/// 101 % of the time: there is nothing to make up for a change that takes longer than the one
+/// before, nor for a single whose own kernels happen to be short ones (docs/scheduling.md, What is
+/// possible).
+struct Kept {
+  double gang;
+  double single;
+};
+Kept kept_at_least(const Neighbours& neighbours) {
+  if (neighbours.gpus < 4 && neighbours.kernel_ns >= 50 * kMs) return {0.94, 0.95};
+  if (neighbours.gpus < 4 || neighbours.kernel_ns < 30 * kMs) return {0.95, 0.95};
+  if (neighbours.gpus == 4) return {0.94, 0.90};
+  return {0.93, 0.85};
+}
+
+TEST_P(GangPromise, IsKeptInEveryTwoSeconds) {
+  const Kept kept = kept_at_least(GetParam());
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    const Experiment setup = setup_neighbours(GetParam(), seed);
+    const Result result = simulate(setup);
+    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.40) << "seed " << seed;
+    EXPECT_GE(worst_window(result.jobs[0]), kept.gang * 0.40) << "seed " << seed;
+    for (std::size_t i = 1; i < result.jobs.size(); ++i) {
+      const JobResult& single = result.jobs[i];
+      EXPECT_GE(part(single, setup.duration_ns), 0.40) << single.name << " seed " << seed;
+      EXPECT_GE(worst_window(single), kept.single * 0.40) << single.name << " seed " << seed;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, GangPromise,
+                         testing::Values(Neighbours{2, 100'000}, Neighbours{2, kMs},
+                                         Neighbours{2, 10 * kMs}, Neighbours{2, 30 * kMs},
+                                         Neighbours{2, 50 * kMs}, Neighbours{4, 10 * kMs},
+                                         Neighbours{4, 30 * kMs}, Neighbours{4, 50 * kMs},
+                                         Neighbours{8, kMs}, Neighbours{8, 10 * kMs},
+                                         Neighbours{8, 30 * kMs}, Neighbours{8, 50 * kMs}));
+
+/// With processes the gang had 17.5 of its 40 % here, and the GPUs were 77 % busy. Inference asks
+/// for more than its 40 %.
+TEST(GangPromise, IsKeptBesideInferenceWithKernelsLongerThanAQuantum) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    Experiment setup = setup_gang(GangSetup{}, seed);
+    setup.window_ns = kPartNs;
+    const Result result = simulate(setup);
+    EXPECT_GE(worst_window(result.jobs[0]), 0.95 * 0.40) << "seed " << seed;
+    for (Nanos busy : result.gpu_busy_ns)
+      EXPECT_GE(static_cast<double>(busy), 0.82 * static_cast<double>(setup.duration_ns));
+    for (std::size_t i = 1; i < result.jobs.size(); i += 2) {
+      const double asked = 0.44 * static_cast<double>(setup.duration_ns);
+      const double served = static_cast<double>(result.jobs[i].busy_ns[0]);
+      EXPECT_GE(served, std::min(0.95 * 0.40 * static_cast<double>(setup.duration_ns), 0.8 * asked))
+          << "seed " << seed << " " << result.jobs[i].name;
+    }
+  }
+}
+
+constexpr double kRequestLoad = 0.25;  // of requests, on each of two GPUs
+
+/// Requests of `kernels` kernels beside a gang of 40 %, guaranteed or a weight.
+GangSetup gang_beside_requests(std::uint32_t kernels, Nanos kernel_ns, bool weight) {
+  GangSetup gang;
+  gang.load = kRequestLoad;
+  gang.weight = weight;
+  gang.serve_kernel_ns = kernel_ns;
+  gang.serve_kernels = kernels;
+  gang.debug_percent = 0;
+  gang.step_kernels = 20;
+  gang.collective_host_ns = 0;
+  return gang;
+}
+
+double p99_over(std::vector<Nanos> beside, std::vector<Nanos> alone) {
+  return static_cast<double>(percentile(std::move(beside), 0.99)) /
+         static_cast<double>(percentile(std::move(alone), 0.99));
+}
+
+struct BesideRequests {
+  double p99 = 0;        // times that of the same requests alone
+  double gang = 0;       // its part of the GPUs,
+  double most = 0;       // the most that it can have: a step ends with the last rank, so it has the
+                         // GPUs at most while no request runs on either of them,
+  double worst_two = 1;  // and the least in any two seconds
+};
+
+BesideRequests beside_requests(const GangSetup& gang) {
+  BesideRequests figures;
+  GangSetup rarely = gang;
+  rarely.load = 0.001;
+  figures.most = part(simulate(setup_gang(rarely, 1)).jobs[0], 30 * kSecond) * (1 - kRequestLoad) *
+                 (1 - kRequestLoad);
+  std::vector<Nanos> beside;
+  std::vector<Nanos> alone;
+  constexpr std::uint64_t kSeeds = 12;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Experiment setup = setup_gang(gang, seed);
+    setup.window_ns = kPartNs;
+    const Result result = simulate(setup);
+    figures.worst_two = std::min(figures.worst_two, worst_window(result.jobs[0]));
+    figures.gang += part(result.jobs[0], setup.duration_ns) / kSeeds;
+    setup.jobs.erase(setup.jobs.begin());
+    const Result without = simulate(setup);
+    for (const JobResult& job : without.jobs)
+      alone.insert(alone.end(), job.latency_ns.begin(), job.latency_ns.end());
+    for (std::size_t i = 1; i < result.jobs.size(); ++i)
+      beside.insert(beside.end(), result.jobs[i].latency_ns.begin(),
+                    result.jobs[i].latency_ns.end());
+  }
+  figures.p99 = p99_over(std::move(beside), std::move(alone));
+  return figures;
+}
+
+/// A scheduler to compare with, of two GPUs, in steps of 0.25 ms. It pays nothing for a change of
+/// turns and sees at once that a kernel has ended. It serves requests first, and lets none of their
+/// kernels begin while the gang has less than it was guaranteed, and half a per cent, of the last
+/// two seconds. The gang runs while no request does, with its GPUs busy for the part `use`.
+double p99_without_costs(double kernel_ms, double guaranteed, double use) {
+  constexpr double kStepMs = 0.25;
+  constexpr int kSteps = 120'000;  // 30 s
+  std::vector<Nanos> beside;
+  std::vector<Nanos> alone;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    Random random(seed);
+    std::vector<double> had(8000, guaranteed);
+    double sum = guaranteed * static_cast<double>(had.size());
+    struct Request {
+      double at, left;
+    };
+    std::array<std::deque<Request>, 2> queue, queue_alone;
+    std::array<double, 2> next{}, running{};
+    for (double& at : next) at = random.exponential(kernel_ms / kRequestLoad);
+    const auto serve = [](std::deque<Request>& line, double now, std::vector<Nanos>& out) {
+      line.front().left -= kStepMs;
+      if (line.front().left > 0) return;
+      out.push_back(static_cast<Nanos>((now + kStepMs - line.front().at) * kMs));
+      line.pop_front();
+    };
+    for (int step = 0; step < kSteps; ++step) {
+      const double now = step * kStepMs;
+      const bool behind = sum / static_cast<double>(had.size()) < guaranteed + 0.005;
+      for (std::size_t g = 0; g < 2; ++g) {
+        for (; next[g] <= now; next[g] += random.exponential(kernel_ms / kRequestLoad)) {
+          const double length = kernel_ms * (1 + (2 * random.unit() - 1) / 3);
+          queue[g].push_back({next[g], length});
+          queue_alone[g].push_back({next[g], length});
+        }
+        if (!queue_alone[g].empty()) serve(queue_alone[g], now, alone);
+        if (running[g] <= 0 && !queue[g].empty() && !behind) running[g] = queue[g].front().left;
+      }
+      double& then = had[static_cast<std::size_t>(step) % had.size()];
+      const double has = running[0] <= 0 && running[1] <= 0 ? use : 0;
+      sum += has - std::exchange(then, has);
+      for (std::size_t g = 0; g < 2; ++g) {
+        if (running[g] <= 0) continue;
+        running[g] -= kStepMs;
+        serve(queue[g], now, beside);
+      }
+    }
+  }
+  return p99_over(std::move(beside), std::move(alone));
+}
+
+/// A gang with a weight of 40 lets requests pass: they are as fast as alone, and it has nearly all
+/// that they leave.
+TEST(GangBesideRequests, WithAWeightItLeavesThemAsFastAsAlone) {
+  for (const auto& [kernels, length] : {std::pair{10U, kMs}, std::pair{1U, 30 * kMs}}) {
+    const BesideRequests got = beside_requests(gang_beside_requests(kernels, length, true));
+    EXPECT_LE(got.p99, 1.25) << kernels;
+    EXPECT_GE(got.gang, 0.85 * got.most) << kernels;
+  }
+}
+
+/// A guarantee of 40 % holds in every two seconds, whatever arrives in them.
+TEST(GangBesideRequests, WithAGuaranteeItHasThatInEveryTwoSeconds) {
+  const BesideRequests got = beside_requests(gang_beside_requests(10, kMs, false));
+  EXPECT_GE(got.worst_two, 0.95 * 0.40);
+  EXPECT_LE(got.p99, 1.5);
+  EXPECT_GE(got.gang, 0.85 * got.most);
+}
+
+/// Of requests of 30 ms two seconds see 17 on each GPU, give or take four: the guarantee takes more
+/// from them, as it does from a scheduler without costs.
+TEST(GangBesideRequests, AGuaranteeBesideLongRequestsCostsThemLittleMoreThanItMust) {
+  const BesideRequests got = beside_requests(gang_beside_requests(1, 30 * kMs, false));
+  const double least =
+      p99_without_costs(30, 0.95 * 0.40, got.most / (1 - kRequestLoad) / (1 - kRequestLoad));
+  std::printf(
+      "p99 of requests of 30 ms beside a gang of 40 %%: %.2f times that alone, %.2f without "
+      "costs\n",
+      got.p99, least);
+  EXPECT_GE(got.worst_two, 0.95 * 0.40);
+  EXPECT_GE(got.gang, 0.85 * got.most);
+  EXPECT_LE(got.p99, 1.25 * least);
+}
+
+/// Kernels that fit into the pauses of a gang's collectives run there.
+TEST(GangPause, IsFilledWithKernelsThatFit) {
+  GangSetup gang;
+  gang.load = 0;
+  gang.debug_percent = 40;
+  gang.debug_think_ns = 0;
+  gang.collective_host_ns = 6 * kMs;
+  double busy_long = 0;
+  for (const Nanos kernel_ns : {10 * kMs, 300 * kMs / 1000}) {
+    gang.debug_kernel_ns = kernel_ns;
+    Experiment setup = setup_gang(gang, 1);
+    setup.duration_ns = 12 * kSecond;
+    const Result result = simulate(setup);
+    const double busy = static_cast<double>(result.gpu_busy_ns[0] + result.gpu_busy_ns[1]) /
+                        static_cast<double>(2 * setup.duration_ns);
+    if (busy_long == 0) busy_long = busy;
+    if (kernel_ns >= 10 * kMs) continue;
+    EXPECT_GE(busy, busy_long + 0.15) << "pauses of 6 ms have room for kernels of 0.3 ms";
+    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.18) << "the gang's";
+  }
+}
+
+/// Singles on a busy host: shares and a busy GPU, with kernels of 50 ms beside a tenant of
+/// requests.
+TEST(BusyHost, KernelsAreNotOverrunsAndTheGpuIsBusyWhileItIsWanted) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    Experiment setup = setup_shares({6, 54}, seed);
+    setup.duration_ns = 30 * kSecond;
+    for (JobSpec& job : setup.jobs) job.kernel_ns = 50 * kMs;
+    setup.jobs.push_back(setup_priority(0.25, false, seed).jobs[0]);
+    setup.jobs.back().sm_percent = 40;
+    for (JobSpec& job : setup.jobs) job.busy_host = true;
+    const Result result = simulate(setup);
+    EXPECT_LE(static_cast<double>(result.gpu_idle_wanted_ns[0]), 0.05 * 30e9) << "seed " << seed;
+    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.06) << "seed " << seed;
+    EXPECT_GE(part(result.jobs[1], setup.duration_ns), 0.95 * 0.54) << "seed " << seed;
+  }
+}
+
+/// What a program is late to ask again does not cost it its share.
+TEST(BusyHost, ASleeperThatWakesLateKeepsItsShare) {
+  for (const Nanos other_ns : {100'000, 50'000'000}) {
+    Experiment setup = setup_shares({30, 70}, 1);
+    setup.duration_ns = 30 * kSecond;
+    setup.jobs[0].kernel_ns = 20 * kMs;
+    setup.jobs[1].kernel_ns = other_ns;
+    for (JobSpec& job : setup.jobs) job.busy_host = true;
+    for (core::ClassPolicy& c : setup.policy.classes) c.window_ns = 20 * kMs;
+    const Result result = simulate(setup);
+    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.97 * 0.30) << other_ns;
+    EXPECT_GE(part(result.jobs[1], setup.duration_ns), 0.97 * 0.70) << other_ns;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::sim
