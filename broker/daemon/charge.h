@@ -12,6 +12,10 @@
 
 namespace sluice::daemon {
 
+/// What is said, under RefusalCode::kNoRoom, where the broker can make no descriptor.
+inline constexpr char kNoDescriptors[] =
+    "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs";
+
 /// Descriptors of the broker by the user who takes them; only users who have any.
 using Descriptors = std::map<uid_t, std::uint32_t>;
 

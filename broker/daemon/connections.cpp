@@ -102,8 +102,7 @@ void Connections::accept(devices::Fd fd) {
              sizeof kSendBufferBytes);
   connection->user = user_take(uid);
   if (connection->user == nullptr) {
-    refuse(connection->fd.get(), RefusalCode::kNoRoom,
-           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+    refuse(connection->fd.get(), RefusalCode::kNoRoom, kNoDescriptors);
     return;
   }
   connection->key = connection->user->loop.add(connection->fd.get(), [this, id] {

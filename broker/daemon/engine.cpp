@@ -307,8 +307,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.asked_ns = clock_ns();
   pending.join = join;
   if (!pending.pidfd) {
-    refuse(asker.connection, asker.request, RefusalCode::kNoRoom,
-           "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+    refuse(asker.connection, asker.request, RefusalCode::kNoRoom, kNoDescriptors);
     return;
   }
   const core::RequestId request = event.request;

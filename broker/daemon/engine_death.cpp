@@ -54,7 +54,7 @@ void Engine::process_ended(core::ProcessId id, End end) {
                {{"tenant", tenant.id},
                 {"pid", process.pid},
                 {"how", end == End::kExec ? "exec"
-                        : process.unclean ? "lost"
+                        : process.unclean ? "crashed"
                                           : "exited"}});
   if (journal_ != nullptr)
     journal_->process_end(tenant.id,

@@ -93,8 +93,7 @@ bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* o
   out->peer.pidfd = devices::Fd(fcntl(asker.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   out->command = command;
   if (out->peer.pidfd) return true;
-  refuse(asker.connection, asker.request, RefusalCode::kTooManyProcesses,
-         "the broker has no file descriptors left; raise its LimitNOFILE, or end some jobs");
+  refuse(asker.connection, asker.request, RefusalCode::kNoRoom, kNoDescriptors);
   return false;
 }
 
@@ -142,7 +141,11 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
     break;
   }
   devices::Fd pidfd(fcntl(peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  const auto slot = pidfd ? tenant.pages->slot_take(peer.pid) : std::nullopt;
+  if (!pidfd) {
+    refuse(connection, request, RefusalCode::kNoRoom, kNoDescriptors);
+    return;
+  }
+  const auto slot = tenant.pages->slot_take(peer.pid);
   if (!slot) {
     refuse(connection, request, RefusalCode::kTooManyProcesses,
            "the job " + tenant.name + " has " + std::to_string(tenant.processes.size()) +
