@@ -169,6 +169,10 @@ std::string limits_text(const protocol::Admitted& admitted,
   return text;
 }
 
+bool gpus_are_soft(const std::vector<protocol::SnapshotGpu>& gpus) {
+  return !gpus.empty() && std::ranges::all_of(gpus, [](const auto& gpu) { return gpu.software; });
+}
+
 int become(const RunOptions& options, const std::string& program, const std::string& socket,
            const protocol::Admitted& admitted, const std::vector<protocol::SnapshotGpu>& gpus) {
   RunEnvironment run;
@@ -182,7 +186,10 @@ int become(const RunOptions& options, const std::string& program, const std::str
                   admitted.gpus + std::min(admitted.gpu_count, protocol::kTenantGpusMax));
   Environment environment = environment_read(environ);
   environment_enter(&environment, run);
-  if (options.soft != 0) environment_soften(&environment, soft_directory(), options.soft);
+  if (options.soft != 0)
+    environment_soften(&environment, soft_directory(), options.soft);
+  else if (gpus_are_soft(gpus) && access((soft_directory() + "/libcuda.so.1").c_str(), R_OK) == 0)
+    environment_reach_soft(&environment, soft_directory());
   return launch(program, options.command, environment);
 }
 
