@@ -130,10 +130,9 @@ std::string cut_text(const protocol::Admitted& admitted) {
   const bool by_profile = (admitted.cut & protocol::kCutByProfile) != 0;
   return "this job has " + config::size_format(admitted.memory_max_bytes) + ": class " +
          class_name(admitted.tenant_class) + "'s default is more than " +
-         (by_profile
-              ? "profile " + field_text(admitted.profile, sizeof admitted.profile) + " allows"
-              : "the GPU has") +
-         "; --memory asks for another quota";
+         (by_profile ? "profile " + field_text(admitted.profile, sizeof admitted.profile) +
+                           " allows, so this is the most there is"
+                     : "the GPU has; --memory asks for another quota");
 }
 
 void say(const std::string& text) {
