@@ -64,7 +64,6 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
       started_ns_(clock_ns()),
       who_patience_ns_(setup.who_patience_ns),
       reload_patience_ns_(setup.reload_patience_ns),
-      accounts_(setup.accounts),
       losses_(setup.probe, environ, uuids_of(gpus_)),
       kept_timer_(
           loop, [this] { kept_tend(); }, "memory of ended processes") {
@@ -290,7 +289,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   event.uid = asker.peer.uid;
   event.group = profile.name;
   Pending pending;
-  pending.charge = Charge(charges_, asker.peer.uid, kRequestDescriptors);
+  pending.charge = DescriptorCharge(charges_, asker.peer.uid, kRequestDescriptors);
   pending.connection = asker.connection;
   pending.request = asker.request;
   pending.uid = asker.peer.uid;
@@ -385,7 +384,7 @@ Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pendi
   if (tenant->pages == nullptr) return nullptr;
   tenant->key = key_make();
   tenant->uid = pending->uid;
-  tenant->charge = Charge(charges_, tenant->uid, kTenantDescriptors);
+  tenant->charge = DescriptorCharge(charges_, tenant->uid, kTenantDescriptors);
   tenant->admitted_ns = clock_ns();
   tenant->name = pending->name;
   tenant->profile = pending->profile;

@@ -82,7 +82,7 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message,
 /// What is needed of who is to be answered later; false when there is no descriptor for it, and it
 /// is refused.
 bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* out) {
-  out->charge = Charge(charges_, asker.peer.uid, kRequestDescriptors);
+  out->charge = DescriptorCharge(charges_, asker.peer.uid, kRequestDescriptors);
   out->connection = asker.connection;
   out->request = asker.request;
   out->peer.pid = asker.peer.pid;
@@ -156,7 +156,7 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   auto process = std::make_unique<Process>();
   process->id = next_process_++;
   process->tenant = tenant.id;
-  process->charge = Charge(charges_, tenant.uid, kProcessDescriptors);
+  process->charge = DescriptorCharge(charges_, tenant.uid, kProcessDescriptors);
   process->pid = peer.pid;
   const devices::ProcessLook look = process_look(peer.pid);
   process->start_ticks = look.start_ticks;
