@@ -59,8 +59,9 @@ TEST_F(ConfigFileTest, TimesHaveUnitsOrAreSeconds) {
               std::string::npos)
         << err_;
   }
-  EXPECT_EQ(refusal("comm-timeout = true\n"),
-            "1:16: 'comm-timeout' must be a number of seconds, or a time in quotes such as \"20s\"");
+  EXPECT_EQ(
+      refusal("comm-timeout = true\n"),
+      "1:16: 'comm-timeout' must be a number of seconds, or a time in quotes such as \"20s\"");
 }
 
 TEST_F(ConfigFileTest, HasEveryKindOfOption) {
