@@ -64,6 +64,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
       started_ns_(clock_ns()),
       who_patience_ns_(setup.who_patience_ns),
       reload_patience_ns_(setup.reload_patience_ns),
+      accounts_(setup.accounts),
       losses_(setup.probe, environ, uuids_of(gpus_)),
       kept_timer_(
           loop, [this] { kept_tend(); }, "memory of ended processes") {

@@ -161,6 +161,7 @@ struct EngineSetup {
   config::Config config;
   Journal* journal = nullptr;                          // null: nothing is remembered
   std::string probe = program_beside("sluice-probe");  // empty: no device is asked anything
+  Accounts accounts{};  // known from the beginning (the fuzzer's); others are looked up
   /// How long a request waits for its user or cgroup to be looked up. Above the few seconds after
   /// which the C library gives up on one server of a directory service.
   std::int64_t who_patience_ns = 8'000'000'000;
