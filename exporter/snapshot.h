@@ -14,7 +14,7 @@ namespace sluice::exporter {
 
 struct Snapshot {
   protocol::SnapshotHeader header;
-  std::vector<protocol::SnapshotGpu> gpus;
+  std::vector<protocol::SnapshotGpu> gpus;        // by UUID
   std::vector<protocol::SnapshotTenant> tenants;  // by tenant id; queued ones have 0
   std::vector<protocol::SnapshotTenantGpu> tenant_gpus;
   std::vector<protocol::SnapshotProcess> processes;

@@ -23,6 +23,20 @@ double time_since(std::uint64_t then_ns, std::uint64_t now_ns) {
   return now_ns > then_ns ? in_seconds(now_ns - then_ns) : 0.0;
 }
 
+// "job 3 (notebook) of user anna" without the job's name. In a text that was cut to its field the
+// name may be all that is left of this.
+std::string jobs_unnamed(const std::string& text) {
+  constexpr std::string_view kJob = "job ", kName = " (", kUser = ") of user ";
+  const std::size_t job = text.find(kJob);
+  if (job == text.npos) return text;
+  const std::size_t id_end = text.find_first_not_of("0123456789", job + kJob.size());
+  if (id_end == text.npos || id_end == job + kJob.size()) return text;
+  if (text.compare(id_end, kName.size(), kName) != 0) return text;
+  const std::size_t user = text.rfind(kUser);  // a name may hold these words as well
+  const bool cut = user == text.npos || user < id_end;
+  return text.substr(0, id_end) + (cut ? "" : text.substr(user + 1));
+}
+
 ordered_json slice_json(const protocol::SnapshotTenantGpu& vgpu, const WallView& view) {
   ordered_json out{{"tenant", vgpu.tenant},
                    {"memory_limit_bytes", vgpu.memory_max_bytes},
@@ -44,7 +58,8 @@ ordered_json slice_json(const protocol::SnapshotTenantGpu& vgpu, const WallView&
 
 ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, std::uint64_t shown) {
   const std::string uuid = uuid_text(gpu.uuid);
-  ordered_json out{{"uuid", uuid},
+  ordered_json out{{"index", gpu.index},
+                   {"uuid", uuid},
                    {"name", field_text(gpu.name, sizeof gpu.name)},
                    {"software", gpu.software != 0},
                    {"memory_capacity_bytes", gpu.capacity_bytes},
@@ -77,6 +92,16 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
   return out;
 }
 
+// In the order of `sluice status`.
+ordered_json gpus_json(const WallView& view, std::uint64_t shown) {
+  std::vector<protocol::SnapshotGpu> gpus = view.snapshot->gpus;
+  std::stable_sort(gpus.begin(), gpus.end(),
+                   [](const auto& a, const auto& b) { return a.index < b.index; });
+  ordered_json out = ordered_json::array();
+  for (const auto& gpu : gpus) out.push_back(gpu_json(gpu, view, shown));
+  return out;
+}
+
 ordered_json tenant_json(const SnapshotTenant& tenant, const WallView& view) {
   ordered_json out{{"tenant", tenant.tenant},
                    {"user", user_text(tenant)},
@@ -88,7 +113,7 @@ ordered_json tenant_json(const SnapshotTenant& tenant, const WallView& view) {
                    {"unregistered", tenant.unregistered},
                    {"unhooked", tenant.unhooked},
                    {"runaway", tenant.runaway != 0}};
-  if (tenant.why[0] != 0) out["why"] = field_text(tenant.why, sizeof tenant.why);
+  if (tenant.why[0] != 0) out["why"] = jobs_unnamed(field_text(tenant.why, sizeof tenant.why));
   if (tenant.steps > 0) {
     out["training"] = {{"steps", tenant.steps},
                        {"samples", tenant.samples},
@@ -113,7 +138,7 @@ ordered_json queued_json(const SnapshotTenant& tenant, std::uint64_t taken_ns) {
                    {"profile", field_text(tenant.profile, sizeof tenant.profile)},
                    {"reason", kReasonNames[index_of(tenant.reason)]},
                    {"waited_s", time_since(tenant.asked_ns, taken_ns)}};
-  if (tenant.why[0] != 0) out["why"] = field_text(tenant.why, sizeof tenant.why);
+  if (tenant.why[0] != 0) out["why"] = jobs_unnamed(field_text(tenant.why, sizeof tenant.why));
   return out;
 }
 
@@ -170,7 +195,7 @@ std::string wall_json(const WallView& view) {
     }
     out["tenants_in_all"] = running;
     out["queue_in_all"] = queue.size();
-    for (const auto& gpu : view.snapshot->gpus) out["gpus"].push_back(gpu_json(gpu, view, shown));
+    out["gpus"] = gpus_json(view, shown);
   }
   out["idle_observer"] = {
       {"kind", view.idle.kind}, {"reason", view.idle.reason}, {"unseen_tenants", view.idle.unseen}};

@@ -1,5 +1,5 @@
-// The process's connection to its broker, as the helper keeps it: whether the broker lives and does
-// not hang, registration anew, adoption of the new pages once memory that is out is back, and what
+// Loss of the broker and reconnecting, by the helper: whether the broker lives and does not hang,
+// registration anew, adoption of the new pages once memory that is out is back, and what
 // becomes of a program whose broker stays away (the machine's policy, limits of its own).
 #pragma once
 

@@ -7,9 +7,10 @@
 // about to wait, or by the helper thread when launches have stopped.
 //
 // Rules: a capturing stream is never touched; no call here waits for the GPU unless its name says
-// so; events are queried under a RELAXED capture mode. One lock per context guards its streams'
-// fences; stream-destroy and begin-capture take it. Knows the driver's table and the threads;
-// nothing of leases or the broker (covered.h knows of other processes).
+// so, but context_passed on drivers without cuCtxRecordEvent (before 12.5); events are queried
+// under a RELAXED capture mode. One lock per context guards its streams' fences; stream-destroy and
+// begin-capture take it. Knows the driver's table and the threads; nothing of leases or the broker
+// (covered.h knows of other processes).
 #pragma once
 
 #include "interpose/captures.h"

@@ -4,6 +4,6 @@
 
 namespace sluice::interpose {
 
-const char* policy_path() { return "/etc/sluice/shim.conf"; }
+const char* policy_path() { return protocol::kShimPolicyPath; }
 
 }  // namespace sluice::interpose

@@ -113,18 +113,20 @@ std::string limit_text(const protocol::Queued& queued) {
       bytes ? config::size_format(queued.promised_bytes) : std::to_string(queued.promised_bytes);
   const std::string most =
       bytes ? config::size_format(queued.capacity_bytes) : std::to_string(queued.capacity_bytes);
+  const std::string jobs = queued.promised_bytes == 1 ? " job" : " jobs";
   switch (queued.limit) {
     case QueueLimit::kNone:
       break;
     case QueueLimit::kUserTenants:
-      return "you have " + used + " jobs, as many as one user may have";
+      return "you have " + used + jobs + ", as many as one user may have";
     case QueueLimit::kUserRunning:
-      return used + " of your jobs run, as many as your profile allows each user";
+      return "you have " + used + jobs + " running, as many as your profile allows each user";
     case QueueLimit::kUserMemory:
       return "your jobs have " + used + " of the " + most +
              " of GPU memory that your profile allows each user";
     case QueueLimit::kAllRunning:
-      return used + " jobs with your profile run, as many as it allows";
+      return "the users of your profile have " + used + jobs +
+             " running, as many as it allows all of them together";
     case QueueLimit::kAllMemory:
       return "the jobs with your profile have " + used + " of the " + most +
              " of GPU memory that it allows all its users together";

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -63,8 +64,16 @@ std::optional<ReloadAnswer> reload_ask(Client& client, std::uint32_t flags, std:
   return std::nullopt;
 }
 
+/// Only root and the broker's user are told what a reload would change, and the broker logs a
+/// refusal of others.
+bool may_look(const std::string& path) {
+  struct stat status {};
+  return geteuid() == 0 || (stat(path.c_str(), &status) == 0 && status.st_uid == geteuid());
+}
+
 /// What a reload would change, if a broker runs with this file and answers this user; else nothing.
 void broker_look(const std::string& socket, const std::string& file) {
+  if (!may_look(socket_choose(socket).path)) return;
   std::string error;
   auto client = Client::connect(socket_choose(socket).path, &error);
   const auto snapshot = client ? snapshot_fetch(*client, &error) : std::nullopt;

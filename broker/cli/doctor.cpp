@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -17,6 +18,7 @@
 #include "broker/cli/snapshot_reader.h"
 #include "broker/devices/nvml.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/shim_policy.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -109,6 +111,34 @@ Finding config_check() {
 }
 
 }  // namespace
+
+Finding shim_policy_check(const char* path) {
+  using protocol::PolicyFile;
+  Finding finding{Verdict::kGood, "shim policy", path, ""};
+  char text[protocol::kPolicyBytesMax + 1];
+  protocol::PolicyIgnored ignored{};
+  const PolicyFile file = protocol::policy_file_read(path, text, &ignored);
+  if (file == PolicyFile::kAbsent) {
+    finding.detail = "none; missing_broker = keep";
+    return finding;
+  }
+  if (file == PolicyFile::kIgnored) {
+    finding.verdict = Verdict::kBroken;
+    finding.detail += std::string(" is ignored: ") +
+                      (ignored.reason != nullptr ? ignored.reason : std::strerror(ignored.error));
+    finding.fix = ignored.remedy;
+    return finding;
+  }
+  protocol::Policy policy;
+  protocol::PolicyMistake mistake{0, protocol::kPolicyNoText};
+  if (file == PolicyFile::kRead && protocol::policy_parse(text, &policy, &mistake)) return finding;
+  finding.verdict = Verdict::kBroken;
+  finding.detail += ": ";
+  if (mistake.line != 0) finding.detail += "line " + std::to_string(mistake.line) + ": ";
+  finding.detail += mistake.wrong;
+  finding.fix = "correct it; until then all CUDA calls without a broker wait";
+  return finding;
+}
 
 Finding broker_gpus_check(const Snapshot& snapshot, Finding finding) {
   std::string lost;
@@ -259,6 +289,7 @@ int doctor_command(const DoctorOptions& options) {
   findings.push_back(config_check());
   findings.push_back(broker_check(options.socket));
   findings.push_back(shim_check());
+  findings.push_back(shim_policy_check(protocol::kShimPolicyPath));
   findings.push_back(bpf_check());
   findings.push_back(toolkit_check());
   if (!options.program.empty()) program_check(options, &findings);

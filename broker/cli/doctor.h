@@ -32,6 +32,9 @@ std::string findings_json(const std::vector<Finding>& findings);
 /// The finding about a broker that answers: broken where a GPU of it is lost. Pure.
 Finding broker_gpus_check(const Snapshot& snapshot, Finding finding);
 
+/// The finding about the file of the preloaded library's policy.
+Finding shim_policy_check(const char* path);
+
 int doctor_command(const DoctorOptions& options);
 
 }  // namespace sluice::cli

@@ -1,6 +1,8 @@
 // Composing environments.
 #include "broker/cli/environment.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "broker/cli/paths.h"
@@ -93,6 +95,13 @@ void environment_enter(Environment* environment, const RunEnvironment& run) {
 void environment_soften(Environment* environment, const std::string& directory, unsigned count) {
   (*environment)["LD_LIBRARY_PATH"] = path_prepend((*environment)["LD_LIBRARY_PATH"], directory);
   (*environment)["SOFTGPU_COUNT"] = std::to_string(count);
+}
+
+void environment_reach_soft(Environment* environment, const std::string& directory) {
+  std::string& path = (*environment)["LD_LIBRARY_PATH"];
+  for (const std::string_view item : items(path, ":;"))
+    if (access((std::string(item) + "/libcuda.so.1").c_str(), R_OK) == 0) return;
+  path = path_prepend(path, directory);
 }
 
 std::vector<std::string> environment_unknown(const Environment& environment) {

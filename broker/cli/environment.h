@@ -38,6 +38,9 @@ struct RunEnvironment {
 void environment_enter(Environment* environment, const RunEnvironment& run);
 /// Puts the software GPU's libraries first and says how many devices there are.
 void environment_soften(Environment* environment, const std::string& directory, unsigned count);
+/// Puts the software GPU's libraries first, unless a directory of LD_LIBRARY_PATH has a driver
+/// already: for a broker that has software GPUs, whose programs need them to find these.
+void environment_reach_soft(Environment* environment, const std::string& directory);
 /// One line for each variable SLUICE_... that nothing reads: a typing mistake that would go unseen.
 /// Empty inside of `sluice run`, where it has been said.
 std::vector<std::string> environment_unknown(const Environment& environment);

@@ -68,8 +68,7 @@ std::string size_guess(const std::string& text) {
 void size_option(CLI::App& app, const char* option, std::uint64_t* out) {
   app.add_option_function<std::string>(option, [option, out](const std::string& text) {
     const auto bytes = config::size_parse(text);
-    const bool bare = text.find_first_not_of("0123456789") == std::string::npos;
-    if (!bytes || *bytes == 0 || bare) {
+    if (!bytes || *bytes == 0) {
       const std::string guess = size_guess(text);
       throw CLI::ValidationError(option, "takes a size with its unit, such as 8G or 512M, not '" +
                                              text + "'" + (guess.empty() ? "" : "; write ") +

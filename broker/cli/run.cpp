@@ -130,10 +130,9 @@ std::string cut_text(const protocol::Admitted& admitted) {
   const bool by_profile = (admitted.cut & protocol::kCutByProfile) != 0;
   return "this job has " + config::size_format(admitted.memory_max_bytes) + ": class " +
          class_name(admitted.tenant_class) + "'s default is more than " +
-         (by_profile
-              ? "profile " + field_text(admitted.profile, sizeof admitted.profile) + " allows"
-              : "the GPU has") +
-         "; --memory asks for another quota";
+         (by_profile ? "profile " + field_text(admitted.profile, sizeof admitted.profile) +
+                           " allows, so this is the most there is"
+                     : "the GPU has; --memory asks for another quota");
 }
 
 /// Why there are fewer software GPUs than `--soft` asks for; empty = as many as the job needs.
@@ -180,6 +179,10 @@ std::string limits_text(const protocol::Admitted& admitted,
   return text;
 }
 
+bool gpus_are_soft(const std::vector<protocol::SnapshotGpu>& gpus) {
+  return !gpus.empty() && std::ranges::all_of(gpus, [](const auto& gpu) { return gpu.software; });
+}
+
 int become(const RunOptions& options, const std::string& program, const std::string& socket,
            const protocol::Admitted& admitted, const std::vector<protocol::SnapshotGpu>& gpus) {
   RunEnvironment run;
@@ -193,7 +196,10 @@ int become(const RunOptions& options, const std::string& program, const std::str
                   admitted.gpus + std::min(admitted.gpu_count, protocol::kTenantGpusMax));
   Environment environment = environment_read(environ);
   environment_enter(&environment, run);
-  if (options.soft != 0) environment_soften(&environment, soft_directory(), options.soft);
+  if (options.soft != 0)
+    environment_soften(&environment, soft_directory(), options.soft);
+  else if (gpus_are_soft(gpus) && access((soft_directory() + "/libcuda.so.1").c_str(), R_OK) == 0)
+    environment_reach_soft(&environment, soft_directory());
   return launch(program, options.command, environment);
 }
 

@@ -82,23 +82,28 @@ Limit limit_reached(const State& state, const TenantAsked& ask) {
   return own.most > 0 ? own : beyond(policy->all, sum_of(state.groups, ask.group), memory, false);
 }
 
+static std::string jobs_text(std::uint64_t n) {
+  return std::to_string(n) + (n == 1 ? " job" : " jobs");
+}
+
 std::string limit_text(const TenantAsked& ask, const Limit& limit) {
   const std::string profile = "profile " + ask.group;
   switch (limit.which) {
     case QueueLimit::kNone:
       break;
     case QueueLimit::kUserTenants:
-      return "user " + std::to_string(ask.uid) + " has " + std::to_string(limit.used) +
-             " tenants, as many as one user may have";
+      return "user " + std::to_string(ask.uid) + " has " + jobs_text(limit.used) +
+             ", as many as one user may have";
     case QueueLimit::kUserRunning:
-      return std::to_string(limit.used) + " jobs of user " + std::to_string(ask.uid) +
-             " run, as many as " + profile + " allows each user";
+      return "user " + std::to_string(ask.uid) + " has " + jobs_text(limit.used) +
+             " running, as many as " + profile + " allows each user";
     case QueueLimit::kUserMemory:
       return "the jobs of user " + std::to_string(ask.uid) + " have " + bytes_text(limit.used) +
              " of the " + bytes_text(limit.most) + " of GPU memory that " + profile +
              " allows each user";
     case QueueLimit::kAllRunning:
-      return std::to_string(limit.used) + " jobs with " + profile + " run, as many as it allows";
+      return "the users of " + profile + " have " + jobs_text(limit.used) +
+             " running, as many as it allows all of them together";
     case QueueLimit::kAllMemory:
       return "the jobs with " + profile + " have " + bytes_text(limit.used) + " of the " +
              bytes_text(limit.most) + " of GPU memory that it allows all its users together";

@@ -188,8 +188,10 @@ TenantRefused refusal_group(RequestId request, std::string text) {
 }
 
 TenantRefused refusal_limit(RequestId request, const std::string& why) {
-  return refusal(request, RefusalCode::kNoRoom,
-                 why + ", and it would not wait; end a job, or allow waiting");
+  return refusal(
+      request, RefusalCode::kNoRoom,
+      why +
+          ", and it would not wait; allow waiting, or try again when one of these jobs has ended");
 }
 
 TenantRefused refusal_full(RequestId request, std::uint32_t limit) {

@@ -12,6 +12,12 @@
 
 namespace sluice::daemon {
 
+/// What is said, under RefusalCode::kNoRoom, where the broker can make no descriptor.
+inline constexpr char kNoDescriptors[] =
+    "the broker has no file descriptors left; end some programs, or raise the broker's limit of "
+    "open "
+    "files (ulimit -n, or LimitNOFILE of its unit)";
+
 /// Descriptors of the broker by the user who takes them; only users who have any.
 using Descriptors = std::map<uid_t, std::uint32_t>;
 
@@ -28,21 +34,21 @@ class ChargeBook {
   }
 
  private:
-  friend class Charge;
+  friend class DescriptorCharge;
   Descriptors each_;
 };
 
-class Charge {
+class DescriptorCharge {
  public:
-  Charge() = default;
-  Charge(ChargeBook& book, uid_t uid, std::uint32_t count)
+  DescriptorCharge() = default;
+  DescriptorCharge(ChargeBook& book, uid_t uid, std::uint32_t count)
       : book_(&book), uid_(uid), count_(count) {
     book.each_[uid] += count;
   }
-  ~Charge() { give_back(); }
-  Charge(Charge&& other) noexcept
+  ~DescriptorCharge() { give_back(); }
+  DescriptorCharge(DescriptorCharge&& other) noexcept
       : book_(std::exchange(other.book_, nullptr)), uid_(other.uid_), count_(other.count_) {}
-  Charge& operator=(Charge&& other) noexcept {
+  DescriptorCharge& operator=(DescriptorCharge&& other) noexcept {
     if (this == &other) return *this;
     give_back();
     book_ = std::exchange(other.book_, nullptr);

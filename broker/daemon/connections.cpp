@@ -11,7 +11,6 @@
 #include <cstring>
 #include <string>
 
-#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/timer.h"
 
 namespace sluice::daemon {
@@ -103,8 +102,7 @@ void Connections::accept(devices::Fd fd) {
              sizeof kSendBufferBytes);
   connection->user = user_take(uid);
   if (connection->user == nullptr) {
-    refuse(connection->fd.get(), RefusalCode::kNoRoom,
-           std::string("the broker has no file descriptors left; ") + kDescriptorsRemedy);
+    refuse(connection->fd.get(), RefusalCode::kNoRoom, kNoDescriptors);
     return;
   }
   connection->key = connection->user->loop.add(connection->fd.get(), [this, id] {

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <functional>
 
-#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/named.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
@@ -307,7 +306,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   event.uid = asker.peer.uid;
   event.group = profile.name;
   Pending pending;
-  pending.charge = Charge(charges_, asker.peer.uid, kRequestDescriptors);
+  pending.charge = DescriptorCharge(charges_, asker.peer.uid, kRequestDescriptors);
   pending.connection = asker.connection;
   pending.request = asker.request;
   pending.uid = asker.peer.uid;
@@ -324,8 +323,7 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   pending.asked_ns = clock_ns();
   pending.join = join;
   if (!pending.pidfd) {
-    refuse(asker.connection, asker.request, RefusalCode::kNoRoom,
-           std::string("the broker has no file descriptors left; ") + kDescriptorsRemedy);
+    refuse(asker.connection, asker.request, RefusalCode::kNoRoom, kNoDescriptors);
     return;
   }
   const core::RequestId request = event.request;
@@ -403,7 +401,7 @@ Tenant* Engine::tenant_create(const core::TenantAdmitted& action, Pending* pendi
   if (tenant->pages == nullptr) return nullptr;
   tenant->key = key_make();
   tenant->uid = pending->uid;
-  tenant->charge = Charge(charges_, tenant->uid, kTenantDescriptors);
+  tenant->charge = DescriptorCharge(charges_, tenant->uid, kTenantDescriptors);
   tenant->admitted_ns = clock_ns();
   tenant->name = pending->name;
   tenant->profile = pending->profile;

@@ -4,10 +4,11 @@
 // know sockets (answers go to the Outbox) nor whether a message was well-formed (sessions.h has
 // checked).
 //
-// In ten files: engine.cpp (asking), engine_who.cpp (who asks), engine_join.cpp (joining),
+// Its files: engine.cpp (asking), engine_who.cpp (who asks), engine_join.cpp (joining),
 // engine_actions.cpp (what the core decides), engine_room.cpp (holds, moves and commands),
 // engine_death.cpp (pidfds, exec, lost connections), engine_device.cpp (what the devices themselves
-// say), engine_report.cpp (job figures, snapshots), engine_reload.cpp (a new configuration),
+// say), engine_kept.cpp (what they keep of ended processes), engine_idle.cpp (jobs that use no
+// GPU), engine_report.cpp (job figures, snapshots), engine_reload.cpp (a new configuration),
 // engine_restore.cpp (tenants of a broker before this one, and what the journal is told).
 #pragma once
 
@@ -53,7 +54,7 @@ struct Asker {
 
 /// A registration that waits until the rest of its job is back (engine_restore.cpp).
 struct Knock {
-  Charge charge;
+  DescriptorCharge charge;
   ConnectionId connection = 0;
   std::uint32_t request = 0;
   Peer peer;
@@ -70,7 +71,7 @@ struct JobFigures {
 };
 
 struct Tenant {
-  Charge charge;
+  DescriptorCharge charge;
   protocol::TenantId id = 0;
   protocol::JoinKey key = 0;
   uid_t uid = 0;
@@ -116,7 +117,7 @@ enum class Ending : std::uint8_t { kLives, kDoubt, kKept };
 /// One registered process. It is a member until its pidfd says that it ended (or exec threw its
 /// shim away) and the device has returned its memory.
 struct Process {
-  Charge charge;
+  DescriptorCharge charge;
   core::ProcessId id = 0;
   protocol::TenantId tenant = 0;
   pid_t pid = 0;
@@ -160,7 +161,7 @@ struct EngineSetup {
   config::Config config;
   Journal* journal = nullptr;                          // null: nothing is remembered
   std::string probe = program_beside("sluice-probe");  // empty: no device is asked anything
-  Accounts accounts{};  // known from the beginning; others are looked up
+  Accounts accounts{};  // known from the beginning (the fuzzer's); others are looked up
   /// How long a request waits for its user or cgroup to be looked up. Above the few seconds after
   /// which the C library gives up on one server of a directory service.
   std::int64_t who_patience_ns = 8'000'000'000;
@@ -225,7 +226,7 @@ class Engine {
  private:
   // A request the core has not answered for good.
   struct Pending {
-    Charge charge;
+    DescriptorCharge charge;
     ConnectionId connection = 0;
     std::uint32_t request = 0;
     uid_t uid = 0;
@@ -404,8 +405,8 @@ class Engine {
   void idle_end(Tenant& tenant, std::int64_t idle_ns);
   std::int64_t idle_ns(const Tenant& tenant) const;
   std::string idle_text(protocol::TenantId id) const;
-  void drains_over();
-  void drain_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain);
+  void closed_gpus_open();
+  void closed_gpu_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain);
   void ended_note(const Tenant& tenant, std::uint64_t busy_ns);
   void limits_renew();
   std::uint64_t capacity_min() const;  // of the smallest GPU
@@ -473,8 +474,8 @@ class Engine {
   /// GPUs on which it lists processes.
   std::map<std::uint32_t, std::uint64_t> device_unlisted_;
   Timer kept_timer_;
-  std::map<std::uint32_t, std::int64_t> drains_until_;  // by GPU index, seconds of the epoch
-  std::deque<protocol::SnapshotEnded> ended_;           // the latest first
+  std::map<std::uint32_t, std::int64_t> closed_gpus_until_;  // by GPU index, seconds of the epoch
+  std::deque<protocol::SnapshotEnded> ended_;                // the latest first
   int beats_ = 0;
   std::unordered_map<ConnectionId, core::ProcessId> shims_;
   std::unordered_map<ConnectionId, protocol::TenantId> knocking_;

@@ -54,7 +54,7 @@ void Engine::process_ended(core::ProcessId id, End end) {
                {{"tenant", tenant.id},
                 {"pid", process.pid},
                 {"how", end == End::kExec ? "exec"
-                        : process.unclean ? "lost"
+                        : process.unclean ? "crashed"
                                           : "exited"}});
   if (journal_ != nullptr)
     journal_->process_end(tenant.id,
@@ -157,11 +157,11 @@ void Engine::drains_poll() {
 }
 
 /// Opens GPUs that were drained until now.
-void Engine::drains_over() {
-  if (drains_until_.empty()) return;
+void Engine::closed_gpus_open() {
+  if (closed_gpus_until_.empty()) return;
   const auto now = static_cast<std::int64_t>(time(nullptr));
   std::vector<std::uint32_t> over;
-  for (const auto& [g, until] : drains_until_)
+  for (const auto& [g, until] : closed_gpus_until_)
     if (until <= now) over.push_back(g);
   for (const std::uint32_t g : over) {
     log_.line(Level::kInfo, "drain_over", {{"gpu", devices::uuid_format(gpus_[g].uuid)}});
@@ -200,7 +200,7 @@ void Engine::heartbeat() {
   who_over();
   reload_over();
   idle_look();
-  drains_over();
+  closed_gpus_open();
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);

@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "broker/daemon/engine.h"
-#include "broker/daemon/inherited_limits.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
 
@@ -83,7 +82,7 @@ void Engine::join_default(const Asker& asker, const protocol::Register& message,
 /// What is needed of who is to be answered later; false when there is no descriptor for it, and it
 /// is refused.
 bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* out) {
-  out->charge = Charge(charges_, asker.peer.uid, kRequestDescriptors);
+  out->charge = DescriptorCharge(charges_, asker.peer.uid, kRequestDescriptors);
   out->connection = asker.connection;
   out->request = asker.request;
   out->peer.pid = asker.peer.pid;
@@ -94,8 +93,7 @@ bool Engine::knock_make(const Asker& asker, const std::string& command, Knock* o
   out->peer.pidfd = devices::Fd(fcntl(asker.peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
   out->command = command;
   if (out->peer.pidfd) return true;
-  refuse(asker.connection, asker.request, RefusalCode::kTooManyProcesses,
-         std::string("the broker has no file descriptors left; ") + kDescriptorsRemedy);
+  refuse(asker.connection, asker.request, RefusalCode::kNoRoom, kNoDescriptors);
   return false;
 }
 
@@ -143,7 +141,11 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
     break;
   }
   devices::Fd pidfd(fcntl(peer.pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  const auto slot = pidfd ? tenant.pages->slot_take(peer.pid) : std::nullopt;
+  if (!pidfd) {
+    refuse(connection, request, RefusalCode::kNoRoom, kNoDescriptors);
+    return;
+  }
+  const auto slot = tenant.pages->slot_take(peer.pid);
   if (!slot) {
     refuse(connection, request, RefusalCode::kTooManyProcesses,
            "the job " + tenant.name + " has " + std::to_string(tenant.processes.size()) +
@@ -154,7 +156,7 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   auto process = std::make_unique<Process>();
   process->id = next_process_++;
   process->tenant = tenant.id;
-  process->charge = Charge(charges_, tenant.uid, kProcessDescriptors);
+  process->charge = DescriptorCharge(charges_, tenant.uid, kProcessDescriptors);
   process->pid = peer.pid;
   const devices::ProcessLook look = process_look(peer.pid);
   process->start_ticks = look.start_ticks;

@@ -9,7 +9,7 @@
 // What shows it is the device's own account: memory in use, less what the driver lists for
 // processes that live, less what nothing accounted for while no process had ended. In the ordinary
 // case the first answer, a millisecond after the death, shows everything returned. Where the driver
-// lists no processes (Engine::device_lists) nothing can be told, and a process is over when it has
+// lists no processes nothing can be told, and a process is over when it has
 // ended.
 //
 //   kDoubt  until kDoubt_ns: siblings whose allocation does not fit wait for the slot

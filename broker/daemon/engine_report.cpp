@@ -165,7 +165,7 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   for (std::size_t g = 0; g < view.gpus.size(); ++g)
     text_store(view.gpus[g].drain, sizeof view.gpus[g].drain, named_text(view.drains[g]));
   for (std::size_t i = 0; i < view.stops.size(); ++i)
-    text_store(view.tenants[i].why, sizeof view.tenants[i].why, view.stops[i]);
+    text_store(view.tenants[i].why, sizeof view.tenants[i].why, named_text(view.stops[i]));
   for (std::size_t i = 0; i < view.waits.size(); ++i) {  // the queue stands behind the admitted
     protocol::SnapshotTenant& row = view.tenants[view.stops.size() + i];
     text_store(row.why, sizeof row.why, named_text(view.waits[i]));

@@ -43,7 +43,7 @@ void Engine::restore() {
     for (const JournalDrain& known : before.drains)
       if (known.gpu == gpu)
         drain = {known.uid, known.reason, known.until_s, time_text(known.until_s)};
-    drain_note(gpu, true, drain);
+    closed_gpu_note(gpu, true, drain);
     feed(core::GpuClosed{gpu, drain});
   }
   for (const auto& [id, known] : before.tenants) tenant_restore(known);
@@ -58,7 +58,7 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->id = known.id;
   made->key = known.key;
   made->uid = known.uid;
-  made->charge = Charge(charges_, made->uid, kTenantDescriptors);
+  made->charge = DescriptorCharge(charges_, made->uid, kTenantDescriptors);
   made->tenant_class = known.tenant_class;
   made->grant.tenant = known.id;
   made->grant.gpus = made->gpus = known.gpus;
@@ -130,7 +130,7 @@ void Engine::process_restore(Tenant& tenant, const JournalProcess& known) {
   auto process = std::make_unique<Process>();
   process->id = next_process_++;
   process->tenant = tenant.id;
-  process->charge = Charge(charges_, tenant.uid, kProcessDescriptors);
+  process->charge = DescriptorCharge(charges_, tenant.uid, kProcessDescriptors);
   process->pid = pid;
   process->start_ticks = known.name.start_ticks;
   process->program = known.program;
@@ -225,7 +225,7 @@ void Engine::knock_withdraw(ConnectionId connection) {
 }
 
 void Engine::carry_out(const core::GpuNoted& action) {
-  drain_note(action.gpu, action.closed, action.drain);
+  closed_gpu_note(action.gpu, action.closed, action.drain);
   if (journal_ == nullptr) return;
   journal_->gpu_put(action.gpu, action.closed);
   if (action.closed)
@@ -233,12 +233,13 @@ void Engine::carry_out(const core::GpuNoted& action) {
 }
 
 /// When the GPU is to be opened again, and that its user has a name.
-void Engine::drain_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain) {
+void Engine::closed_gpu_note(const protocol::GpuUuid& gpu, bool closed,
+                             const core::GpuDrain& drain) {
   if (closed) account_ask(drain.uid);
   for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
     if (!(gpus_[g].uuid == gpu)) continue;
-    drains_until_.erase(g);
-    if (closed && drain.until_s != 0) drains_until_[g] = drain.until_s;
+    closed_gpus_until_.erase(g);
+    if (closed && drain.until_s != 0) closed_gpus_until_[g] = drain.until_s;
   }
 }
 

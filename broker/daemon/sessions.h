@@ -1,5 +1,6 @@
 // The protocol's state machine: which message may come on which connection when. A connection
-// either asks (Admit, JobReport, Release, SnapshotRequest) or, once it has sent Register, is a
+// either asks (Admit, Command, Reload, JobReport, Release, SnapshotRequest,
+// ActivityRequest) or, once it has sent Register, is a
 // shim's. What breaks the rules is refused with a text, counted, and disconnected.
 #pragma once
 

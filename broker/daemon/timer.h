@@ -7,7 +7,8 @@
 
 namespace sluice::daemon {
 
-/// CLOCK_MONOTONIC now, nanoseconds: the broker's only clock.
+/// CLOCK_MONOTONIC now, nanoseconds: the clock of all that the broker decides. The log and the
+/// loop's account of slow turns read theirs themselves.
 std::int64_t clock_ns();
 
 class Timer {

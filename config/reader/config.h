@@ -169,7 +169,7 @@ std::optional<ListenAddress> listen_parse(std::string_view text);
 /// As it is written, brackets included.
 std::string listen_format(const ListenAddress& address);
 
-/// "8GiB", "512 MiB", "64KiB", "1.5GiB", "2GB", "1048576" -> bytes; nothing for anything else
+/// "8GiB", "512 MiB", "64KiB", "1.5GiB", "2GB", "0" -> bytes; nothing for anything else
 /// (negative, overflow, junk). A fraction of a byte is dropped; what is above zero never becomes
 /// zero.
 std::optional<std::uint64_t> size_parse(std::string_view text);

@@ -6,13 +6,15 @@ namespace sluice::config {
 namespace {
 
 /// Where a key's value comes from, as a comment; empty = it is not to be said.
-std::string origin_text(const std::vector<Origin>* origins, const std::string& table,
-                        const Key& key) {
+std::string origin_text(const std::vector<Origin>* origins, const std::string& name,
+                        const Table& table, const Key& key) {
   if (origins == nullptr) return "";
   std::string text = "default";
   for (const Origin& origin : *origins)
-    if (origin.table == table && origin.key == key.name)
+    if (origin.table == name && origin.key == key.name)
       text = "line " + std::to_string(origin.value.line);
+  const char* const reader = key_read_by(table, key);
+  if (reader != nullptr) text += std::string("; after a change restart ") + reader;
   return "  # " + text + (key.at_start ? "; read at start only" : "");
 }
 
@@ -24,7 +26,7 @@ void table_write(std::string& out, const std::string& name, const Table& table,
     const bool nobody =
         value == "[]" && target.profile != nullptr && std::string_view(key.name) != "classes";
     if (nobody || value.empty()) continue;
-    out += std::string(key.name) + " = " + value + origin_text(origins, name, key) + "\n";
+    out += std::string(key.name) + " = " + value + origin_text(origins, name, table, key) + "\n";
   }
 }
 
@@ -71,8 +73,10 @@ void keys_compare(const std::string& name, const Table& table, const Target& bef
     const std::string was = key_show(key, before);
     const std::string is = key_show(key, after);
     if (was == is) continue;
+    const char* const reader = key_read_by(table, key);
     out.push_back("[" + name + "] " + key.name + ": " + (was.empty() ? "not set" : was) + " -> " +
-                  (is.empty() ? "not set" : is));
+                  (is.empty() ? "not set" : is) +
+                  (reader == nullptr ? "" : std::string("; then systemctl restart ") + reader));
   }
 }
 
@@ -124,6 +128,13 @@ std::string config_format_origins(const Config& config, const std::vector<Origin
   return format(config, &origins);
 }
 
+static std::string reader_text(const Table& table, const Key& key) {
+  std::string reader = key_read_by(table, key) == nullptr ? "" : key_read_by(table, key);
+  if (reader.empty()) return "";
+  if (const auto blank = reader.find(' '); blank != reader.npos) reader.replace(blank, 1, " and ");
+  return " After a change restart " + reader + ".";
+}
+
 std::string config_describe() {
   Config config = config_default();
   ClassSettings tenant_class;
@@ -146,7 +157,7 @@ std::string config_describe() {
       const std::string value = key_show(key, target);
       out += "| `" + std::string(key.name) + "` | " + key_type(key) + " | " + key_range(key) +
              " | " + (value.empty() ? "not set" : "`" + value + "`") + " | " + key.help +
-             (key.at_start ? " Read at start only." : "") + " |\n";
+             (key.at_start ? " Read at start only." : "") + reader_text(table, key) + " |\n";
     }
   }
   return out;

@@ -267,7 +267,8 @@ const Key kBypass[] = {
      "The driver library (libcuda.so.1) whose calls are watched. Empty: the one that the loader "
      "finds."},
     {"figures", TextField{SLUICE_AT(config->bypass_figures), path_check},
-     "Where sluice-watch writes its counts, and sluice-exporter reads them."},
+     "Where sluice-watch writes its counts, and sluice-exporter reads them.", false,
+     "sluice-watch sluice-exporter"},
 };
 #undef SLUICE_AT
 
@@ -287,9 +288,9 @@ const Table kTables[] = {
      "else; without it the "
      "built-in limits do.",
      kProfile},
-    {"exporter", "The Prometheus exporter.", kExporter},
+    {"exporter", "The Prometheus exporter.", kExporter, "sluice-exporter"},
     {"bypass", "Programs that use a GPU without Sluice, and sluice-watch, which finds them.",
-     kBypass},
+     kBypass, "sluice-watch"},
 };
 
 // ---- exact text of a value: what the writer prints and the documentation quotes

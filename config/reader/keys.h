@@ -76,15 +76,21 @@ struct Key {
   const char* name;
   Field field;
   const char* help;
-  bool at_start = false;  // a reload does not change it
+  bool at_start = false;          // a reload does not change it
+  const char* read_by = nullptr;  // other than the table's
 };
 struct Table {
   const char* name;  // "class.*" and "profile.*" stand for every entry
   const char* help;
   std::span<const Key> keys;
+  const char* read_by = nullptr;  // the program that reads the table when it starts; not sluiced
 };
 
 std::span<const Table> tables();
+/// The programs beside sluiced that have to be restarted for the key to count; nullptr: none.
+inline const char* key_read_by(const Table& table, const Key& key) {
+  return key.read_by != nullptr ? key.read_by : table.read_by;
+}
 std::span<const std::string_view> class_names();
 
 /// Checks `value` and stores it; what is wrong goes to `errors` with the value's own place (their

@@ -129,7 +129,9 @@ std::uint64_t hundredths_of(std::uint64_t value, std::uint64_t unit) {
 std::optional<std::uint64_t> size_parse(std::string_view text) {
   const auto number = decimal_take(text);
   if (!number) return std::nullopt;
-  if (text.empty()) return number->scale == 1 ? std::optional(number->whole) : std::nullopt;
+  // Only nothing needs no unit: "2048" was meant to be MiB as often as bytes.
+  if (text.empty())
+    return number->zero() && number->scale == 1 ? std::optional<std::uint64_t>(0) : std::nullopt;
   blanks_skip(text);
   const std::string_view word = word_take(text);
   if (!text.empty()) return std::nullopt;

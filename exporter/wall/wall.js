@@ -61,7 +61,7 @@ function shareOf(slice) {
 }
 
 function gpuCard(gpu, tenants) {
-  const out = make(gpu.lost ? 'div.card.lost' : 'div.card', make('h3', gpu.name), make('small', gpu.uuid));
+  const out = make(gpu.lost ? 'div.card.lost' : 'div.card', make('h3', `[${gpu.index}] ${gpu.name}`), make('small', gpu.uuid));
   out.append(make('p', ...marks([[gpu.lost, 'LOST', true], [gpu.exclusive, 'whole'], [gpu.draining && !gpu.drained, 'draining'], [gpu.drained, 'drained'], [gpu.software, 'software'],
     [gpu.unmanaged_processes > 0, `${gpu.unmanaged_processes} beside Sluice`, true], [gpu.xid_errors > 0, `${gpu.xid_errors} device errors`, true]])));
   out.append(make('p', `works ${percent(gpu.busy)}, guaranteed ${percent(gpu.guaranteed_share)}`), bar([gpu.busy || 0], 'work of the last ten seconds'));
@@ -111,8 +111,10 @@ function curve(title, agos, lines) {
 function hourCards(data) {
   const hour = data.hour;
   if (!hour.ago_s.length) return [make('p.hint', 'nothing yet; a point every ten seconds')];
-  const names = new Map(data.gpus.map((gpu) => [gpu.uuid, gpu.name]));
-  const out = Object.entries(hour.gpus).map(([uuid, of]) => make('div.card', make('h3', names.get(uuid) || uuid), make('small', uuid),
+  const names = new Map(data.gpus.map((gpu) => [gpu.uuid, `[${gpu.index}] ${gpu.name}`]));
+  const places = data.gpus.map((gpu) => gpu.uuid);
+  const place = ([uuid]) => (places.includes(uuid) ? places.indexOf(uuid) : places.length); // one that is gone comes last
+  const out = Object.entries(hour.gpus).sort((a, b) => place(a) - place(b)).map(([uuid, of]) => make('div.card', make('h3', names.get(uuid) || uuid), make('small', uuid),
     make('p', make('span.key-busy', 'works '), make('span.key-held', 'memory held')), curve('the last hour', hour.ago_s, [['held', of.held], ['busy', of.busy]])));
   const most = Math.max(1, ...hour.queued, ...hour.running);
   out.push(make('div.card', make('h3', 'Tenants'), make('p', make('span.key-busy', 'running '), make('span.key-held', 'waiting '), make('small', `up to ${most}`)),

@@ -90,7 +90,7 @@ Narrowed snapshot_narrow(const WhyOptions& options, Snapshot& snapshot) {
   for (const auto& row : snapshot.tenants) {
     if (!is_asked_for(options, row)) continue;
     const std::string text = stopped_text(row, snapshot.header.taken_ns);
-    const bool runs = row.state == protocol::TenantState::kRunning ||
+    const bool runs = (row.state == protocol::TenantState::kRunning && row.runaway == 0) ||
                       row.state == protocol::TenantState::kSwapped;
     if (!text.empty()) stopped.push_back(text);
     if (row.tenant != 0 && (runs || options.tenant.empty())) kept.push_back(row);

@@ -27,7 +27,9 @@ constexpr std::array<const char*, kCauses> kAdvice{
     "the GPU was somebody else's: `sluice status` shows the shares; ask for a larger one, or for "
     "an exclusive GPU",
     "the GPU's memory is full: smaller batches, or a quota that is not oversold",
-    "there was nothing to do: give the GPU back when it is not needed"};
+    "the program slept, or waited for input: have its input ready earlier; where there is nothing "
+    "to "
+    "do, give the GPU back"};
 
 std::string percent(std::uint64_t part, std::uint64_t whole) {
   char out[16];

@@ -634,6 +634,9 @@ TEST(Origins, WhereValuesComeFrom) {
   EXPECT_NE(text.find("\nquantum = \"20ms\"  # line 2\n"), text.npos) << text;
   EXPECT_NE(text.find("\nusers = [\"x\", \"y\"]  # line 4\n"), text.npos) << text;
   EXPECT_NE(text.find("\nlog_level = \"info\"  # default\n"), text.npos) << text;
+  EXPECT_NE(text.find("\npolicy = \"report\"  # default; after a change restart sluice-watch\n"),
+            text.npos)
+      << text;
   const auto again = config_parse(text, "f");
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(*again, *result) << "comments change nothing";
@@ -651,6 +654,19 @@ TEST(Changes, NameWhatDiffers) {
   EXPECT_EQ(config_changes(before, after, true),
             std::vector<std::string>{"[broker] state: \"\" -> \"/s\""});
   EXPECT_TRUE(config_changes(after, after, false).empty());
+}
+
+// A reload of the broker does not reach the programs that read these tables for themselves.
+TEST(Changes, NameTheProgramsThatHaveToBeRestarted) {
+  const auto read = [](const char* text) { return *config_parse(text, "f"); };
+  const Config after =
+      read("[exporter]\ntenants_max = 7\n[bypass]\npolicy = \"count\"\nfigures = \"/f\"\n");
+  EXPECT_EQ(config_changes(config_default(), after, false),
+            (std::vector<std::string>{
+                "[exporter] tenants_max: 200 -> 7; then systemctl restart sluice-exporter",
+                "[bypass] policy: \"report\" -> \"count\"; then systemctl restart sluice-watch",
+                "[bypass] figures: \"/run/sluice-watch/figures\" -> \"/f\"; then systemctl restart "
+                "sluice-watch sluice-exporter"}));
 }
 
 TEST(Shown, ACaretUnderTheColumn) {

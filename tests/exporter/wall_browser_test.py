@@ -35,7 +35,7 @@ def crowd(step):
     slices = [{"tenant": n, "memory_limit_bytes": 2 << 30, "memory_used_bytes": 1 << 30, "memory_swapped_bytes": (1 << 30) * (n == 2), "target_share": 0.125, "guaranteed": n > 1,
                "waiting": n == 1, "achieved_share": 0.1} for n in range(1, 9)]
     slices[0] |= {"busy_s": 5 + step, "idle_s": {"cpu": 1, "disk": 2 + step / 2, "no-work": 3 + step / 2}}
-    gpu = {"uuid": GPU, "name": HOSTILE, "software": False, "memory_capacity_bytes": 16 << 30, "memory_promised_bytes": 8 << 30, "memory_quota_bytes": 32 << 30,
+    gpu = {"index": 0, "uuid": GPU, "name": HOSTILE, "software": False, "memory_capacity_bytes": 16 << 30, "memory_promised_bytes": 8 << 30, "memory_quota_bytes": 32 << 30,
            "memory_held_bytes": 7 << 30, "allocated": 1, "guaranteed_share": 0.875, "exclusive": False, "draining": True, "lost": True, "busy": 0.5, "unmanaged_processes": 3, "xid_errors": 2,
            "slices": slices}
     queue = [{"position": n, "user": HOSTILE, "class": "exclusive", "profile": "p", "reason": "gang", "waited_s": 90, **({"why": "the quotas on GPU 0 are full"} if n == 1 else {})}

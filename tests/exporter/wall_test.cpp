@@ -88,6 +88,44 @@ TEST(WallJson, NeverCommandsOrProcessNumbers) {
   EXPECT_THAT(text, Not(HasSubstr("4001")));
 }
 
+// The sentence that says who has most of a GPU names a job, and that name is its command's.
+TEST(WallJson, NeverNamesOfJobs) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"most of it has job 3 (secret) of user anna: 768 MiB, idle for 42m",
+       "most of it has job 3 of user anna: 768 MiB, idle for 42m"},
+      {"most of it has job 3 (a) of user b) of user anna: 768 MiB",
+       "most of it has job 3 of user anna: 768 MiB"},
+      {"most of it has job 3 (secr", "most of it has job 3"},
+      {"it is put aside for job 4, which has its GPU as a whole",
+       "it is put aside for job 4, which has its GPU as a whole"},
+      {"GPU 0 is drained by user anna (new job)", "GPU 0 is drained by user anna (new job)"},
+  };
+  for (const auto& [why, shown] : rows) {
+    Crafted crafted = example();
+    std::strcpy(crafted.tenants[0].why, why);
+    std::strcpy(crafted.tenants[2].why, why);
+    const Snapshot snapshot = parsed_of(crafted);
+    const json out = json::parse(json_of(&snapshot));
+    EXPECT_EQ(out["queue"][0]["why"], shown);
+    EXPECT_EQ(out["tenants"][1]["why"], shown);
+  }
+}
+
+// What `sluice status` calls [0] is [0] here, and the first.
+TEST(WallJson, GpusAreNumberedAsTheBrokerNumbersThem) {
+  Crafted crafted = example();
+  for (std::uint8_t first = 0; first < 2; ++first) {
+    crafted.gpus[0].index = first;
+    crafted.gpus[1].index = 1 - first;
+    const Snapshot snapshot = parsed_of(crafted);
+    const json out = json::parse(json_of(&snapshot));
+    for (const auto& gpu : crafted.gpus) {
+      EXPECT_EQ(out["gpus"][gpu.index]["index"], gpu.index);
+      EXPECT_EQ(out["gpus"][gpu.index]["uuid"], uuid_text(gpu.uuid));
+    }
+  }
+}
+
 TEST(WallJson, HostileNamesStayNames) {
   Crafted crafted = example();
   const std::string name = "\"},\n</script><img src=x onerror=alert(1)>\xff";

@@ -1,6 +1,6 @@
-"""`sluice why` of jobs that do not run: one that waits in line, one that is suspended, one that has ended.
+"""`sluice why` of jobs that need no watching: one that waits in line, one that is suspended, one that has ended, a runaway.
 
-Usage: why_stopped_test.py BUILD. The jobs use no GPU: what is told is the broker's.
+Usage: why_stopped_test.py BUILD. Of the jobs the runaway alone uses a GPU: what is told is the broker's.
 """
 
 import pathlib
@@ -57,6 +57,20 @@ def main():
         unknown = why(machine, "quux")
         expect(unknown.returncode == 1 and "there is no job 'quux', and none of the last hundred" in unknown.stderr, f"{unknown}")
         later.kill()
+    runaway(sys.argv[1])
+
+
+def runaway(build):
+    """What there is to say of it is said at once, and nothing is watched after that."""
+    with Machine(build, config='[scheduler]\ndrain_timeout = "300ms"\nrunaway = "report"\n') as machine:
+        machine.start_broker()
+        endless = machine.start(machine.slice(machine.program("endless_kernel"), sm=50))
+        machine.start(machine.slice(machine.program("launch_loop"), sm=50))
+        wait_until("it is a runaway", lambda: any(tenant["runaway"] for tenant in machine.status()["tenants"]))
+        said = subprocess.run([build + "/bin/sluice", "why", "endless_kernel", "--for", "1h", "--no-bpf", "--socket", machine.socket],
+                              env=machine.environment, capture_output=True, text=True, timeout=60)
+        expect(said.returncode == 0 and re.fullmatch(r"endless_kernel \(job 1\) of \S+: it is a runaway: [^\n]*\n", said.stdout), said)
+        machine.stop(endless, 9)
 
 
 if __name__ == "__main__":

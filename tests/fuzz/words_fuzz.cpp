@@ -26,7 +26,7 @@ using fuzz::require;
 void size_try(std::string_view text) {
   const auto bytes = config::size_parse(text);
   if (!bytes) return;
-  require(config::size_parse(std::to_string(*bytes)) == bytes);
+  require(config::size_parse(std::to_string(*bytes) + "B") == bytes);
   require(config::size_format(*bytes).size() < 16);
 }
 

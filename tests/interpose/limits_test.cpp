@@ -11,6 +11,10 @@
 namespace sluice::interpose {
 namespace {
 
+using protocol::percent_read;
+using protocol::policy_parse;
+using protocol::size_read;
+
 constexpr uint64_t kGiB = 1 << 30;
 
 uint64_t size_of(const char* text) {
@@ -27,12 +31,41 @@ TEST(Limits, Sizes) {
   EXPECT_EQ(size_of("2GiB"), 2 * kGiB);
   EXPECT_EQ(size_of("1.5 GiB"), 3 * kGiB / 2);
   EXPECT_EQ(size_of("512MiB"), kGiB / 2);
-  EXPECT_EQ(size_of("4096"), 4096u);
+  EXPECT_EQ(size_of("4096B"), 4096u);
+  EXPECT_EQ(size_of("2G"), 2 * kGiB);
+  EXPECT_EQ(size_of("2GB"), 2'000'000'000u);
+  EXPECT_EQ(size_of("1.5M"), 3u << 19);
+  EXPECT_EQ(size_of("64K"), 65536u);
+  EXPECT_EQ(size_of("3kB"), 3000u);
+  EXPECT_EQ(size_of("1TB"), 1'000'000'000'000u);
+  EXPECT_EQ(size_of("1P"), uint64_t{1} << 50);
   EXPECT_EQ(size_of("16777215TiB"), uint64_t{16777215} << 40);
-  EXPECT_EQ(size_of("18446744073709551615"), UINT64_MAX);
-  for (const char* wrong :
-       {"", "0", "0GiB", "-1", "+1", " 1", "1 ", "GiB", "1.GiB", ".5GiB", "0.5", "1gib", "1GB",
-        "1GiBs", "16777216TiB", "18446744073709551616", "0x10", "1e9", "1.1234567891GiB"}) {
+  EXPECT_EQ(size_of("18446744073709551615B"), UINT64_MAX);
+  for (const char* wrong : {"",
+                            "0",
+                            "0GiB",
+                            "-1",
+                            "+1",
+                            " 1",
+                            "1 ",
+                            "GiB",
+                            "1.GiB",
+                            ".5GiB",
+                            "0.5",
+                            "1gib",
+                            "4096",
+                            "1Gi",
+                            "1g",
+                            "1k",
+                            "1 ",
+                            "1BB",
+                            "1E",
+                            "1GiBs",
+                            "16777216TiB",
+                            "18446744073709551616B",
+                            "0x10",
+                            "1e9",
+                            "1.1234567891GiB"}) {
     EXPECT_EQ(size_of(wrong), 0u) << wrong;
   }
 }
@@ -67,9 +100,11 @@ struct Read {
 Read read(const char* text) {
   std::string copy = text;
   Read out;
-  Line fault;
-  out.good = policy_parse(copy.data(), &out.policy, &fault);
-  out.fault = fault.c_str();
+  protocol::PolicyMistake mistake{};
+  out.good = policy_parse(copy.data(), &out.policy, &mistake);
+  if (out.good) return out;
+  out.fault = mistake.line == 0 ? "" : "line " + std::to_string(mistake.line) + ": ";
+  out.fault += mistake.wrong;
   return out;
 }
 
@@ -141,7 +176,8 @@ TEST(PolicyFile, MistakesAreNamedByLine) {
   EXPECT_EQ(read("hold_max = 60").fault, "line 1: hold_max is a time such as 60s, 5m or 0s");
   EXPECT_EQ(read("hold_max = 99999999999999h").fault,
             "line 1: hold_max is a time such as 60s, 5m or 0s");
-  EXPECT_EQ(read("memory = 0").fault, "line 1: memory is a size such as 2GiB");
+  EXPECT_EQ(read("memory = 0").fault, "line 1: memory is a size with its unit, such as 2GiB");
+  EXPECT_EQ(read("memory = 2048").fault, "line 1: memory is a size with its unit, such as 2GiB");
   EXPECT_EQ(read("sm = 0%").fault, "line 1: sm is a share such as 50%");
   EXPECT_EQ(read("# x\nopen").fault, "line 2: a line is KEY = VALUE");
   EXPECT_EQ(read("gpu = 1").fault,

@@ -378,6 +378,7 @@ def machine_with_gpus(binaries, environment, temp):
     environment = dict(environment, SOFTGPU_DIR=str(temp / "none"))
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
     assert done.returncode == 0, f"sluice lab ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "scene 1/2 exclusive" in done.stderr and "scene 2/2 segregated" in done.stderr, done.stderr
     assert "software" not in done.stderr and not (temp / "none").exists(), done.stderr
     assert stand_in_launches(binaries, environment) > 0, "the machine's own GPUs were not used"
     results = json.loads((temp / "real/results.json").read_text())

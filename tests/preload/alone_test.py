@@ -441,10 +441,10 @@ monitor()
 def case_bad_values(gpu):
     """A value that means nothing stops CUDA, with one line that says why and what to do."""
     for name, value, reason in (
-            ("SLUICE_MEMORY", "lots", "no size above 0"), ("SLUICE_MEMORY", "0", "no size above 0"),
-            ("SLUICE_MEMORY", "2GB", "no size above 0"), ("SLUICE_MEMORY", "-1GiB", "no size above 0"),
-            ("SLUICE_MEMORY", "16777216TiB", "no size above 0"), ("SLUICE_MEMORY", "99999999999999999999", "no size above 0"),
-            ("SLUICE_MEMORY", "0.5", "no size above 0"), ("SLUICE_MEMORY", "2GiB\n", "no size above 0"),
+            ("SLUICE_MEMORY", "lots", "no size above 0 with its unit"), ("SLUICE_MEMORY", "0", "no size above 0 with its unit"),
+            ("SLUICE_MEMORY", "2048", "no size above 0 with its unit"), ("SLUICE_MEMORY", "-1GiB", "no size above 0 with its unit"),
+            ("SLUICE_MEMORY", "16777216TiB", "no size above 0 with its unit"), ("SLUICE_MEMORY", "99999999999999999999", "no size above 0 with its unit"),
+            ("SLUICE_MEMORY", "0.5", "no size above 0 with its unit"), ("SLUICE_MEMORY", "2GiB\n", "no size above 0 with its unit"),
             ("SLUICE_SM", "0%", "no whole percentage from 1 to 100"), ("SLUICE_SM", "101%", "no whole percentage from 1 to 100"),
             ("SLUICE_SM", "12.5", "no whole percentage from 1 to 100"), ("SLUICE_SM", "half", "no whole percentage from 1 to 100"),
             ("SLUICE_SM", "18446744073709551666", "no whole percentage from 1 to 100")):
@@ -454,7 +454,7 @@ def case_bad_values(gpu):
         shown = re.escape(value.replace("\n", "?"))
         expect(re.fullmatch(f"sluice: {name} is '{shown}', which is {reason}; CUDA calls fail until it is one, such as "
                             "[^\n]*, or is unset\n", err), (value, err))
-    for variables in ({"SLUICE_MEMORY": "1.5 GiB"}, {"SLUICE_SM": "100"}, {"SLUICE_MEMORY": "", "SLUICE_SM": ""}):
+    for variables in ({"SLUICE_MEMORY": "1.5 GiB"}, {"SLUICE_MEMORY": "2GB"}, {"SLUICE_MEMORY": "1G"}, {"SLUICE_SM": "100"}, {"SLUICE_MEMORY": "", "SLUICE_SM": ""}):
         out, err = gpu.run("driver = Driver(); say(driver.context())", **variables)
         expect((out, err) == (["0"], ""), (variables, out, err))
 

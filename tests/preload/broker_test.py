@@ -253,6 +253,16 @@ def case_mistaken(gpu):
     expect(line == f"sluice: {gpu.policy_file}: line 1: missing_broker is keep, open, hold or static; until that is corrected, "
            "CUDA calls without a broker wait (missing_broker = hold)\n", line)
     expect("CUDA calls wait" in child.stderr.readline(), "does not wait")
+    child.kill()
+    # What is said of programs that no job announced holds for them as well, whatever the file asked for before the slip.
+    del gpu.environment["SLUICE_TENANT"]
+    for lines in (["require_broker = yes", "memory = 2048"], ["missing_broker = statik"], ["# x" * 2000, "require_broker = yes"]):
+        gpu.policy(*lines)
+        child = gpu.start(LOOK)
+        line = child.stderr.readline()
+        expect("until that is corrected, CUDA calls without a broker wait" in line, line)
+        expect("CUDA calls wait" in child.stderr.readline(), f"{lines}: does not wait")
+        child.kill()
 
 
 COUNTER = """

@@ -43,6 +43,27 @@ class ConfigFileTest : public testing::Test {
   std::string err_;
 };
 
+TEST_F(ConfigFileTest, TimesHaveUnitsOrAreSeconds) {
+  const std::pair<const char*, double> rows[] = {
+      {"20s", 20}, {"1m30s", 90}, {"500ms", 0.5}, {"7", 7}, {"0.25", 0.25}};
+  for (const auto& [text, seconds] : rows) {
+    ASSERT_TRUE(words_parse({"sluice-train", "--comm-timeout", text})) << err_;
+    EXPECT_EQ(options_.timeout_s, seconds) << text;
+  }
+  ASSERT_TRUE(parse("comm-timeout = \"2m\"\nseconds = 5\n")) << err_;
+  EXPECT_EQ(options_.timeout_s, 120.0);
+  EXPECT_EQ(options_.seconds, 5.0);
+  for (const char* wrong : {"20x", "s", "-1", "1ms", "", "1e9", "nan"}) {
+    EXPECT_FALSE(words_parse({"sluice-train", "--comm-timeout", wrong})) << wrong;
+    EXPECT_NE(err_.find("--comm-timeout: takes a time from 0.1 s to 100000 s, such as 20s or 5m"),
+              std::string::npos)
+        << err_;
+  }
+  EXPECT_EQ(
+      refusal("comm-timeout = true\n"),
+      "1:16: 'comm-timeout' must be a number of seconds, or a time in quotes such as \"20s\"");
+}
+
 TEST_F(ConfigFileTest, HasEveryKindOfOption) {
   ASSERT_TRUE(
       parse("nproc = 3\nhidden = [32, 16]\nlr = 1\nmomentum = 0.5\nalgorithm = \"bcube\"\n"

@@ -32,10 +32,10 @@ void arrivals_add(CommandLine& line, InferOptions& o, InferWords& words) {
               "requests per second, mean, all models together (20 unless given; a trace: scaled "
               "to this)",
               0.001, 1e6);
-  line.number("--seconds", words.seconds,
-              "requests arrive for this long (10 unless given; a trace: its length)", 0.001, 1e6);
+  line.seconds("--seconds", words.seconds,
+               "requests arrive for this long (10 unless given; a trace: its length)", 0.001, 1e6);
   line.number("--amplitude", day.amplitude, "diurnal: how far the rate goes up and down", 0.0, 1.0);
-  line.number("--period", day.period_s, "diurnal: seconds of a day", 0.001, 1e6);
+  line.seconds("--period", day.period_s, "diurnal: length of a day", 0.001, 1e6);
   line.number("--phase", day.phase, "diurnal: where in the sine it begins, radians", -1e6, 1e6);
   line.number("--phase-step", day.phase_step, "diurnal: radians from one model to the next", -1e6,
               1e6);

@@ -15,7 +15,7 @@ namespace {
 using Kind = config::Value::Kind;
 
 /// What an option takes.
-enum class Takes { kWhole, kNatural, kNumber, kWholes, kNumbers, kText, kFlag };
+enum class Takes { kWhole, kNatural, kNumber, kSeconds, kWholes, kNumbers, kText, kFlag };
 
 const char* takes_text(Takes takes) {
   switch (takes) {
@@ -25,6 +25,8 @@ const char* takes_text(Takes takes) {
       return "a whole number, 0 or more";
     case Takes::kNumber:
       return "a number";
+    case Takes::kSeconds:
+      return "a number of seconds, or a time in quotes such as \"20s\"";
     case Takes::kWholes:
       return "a whole number or a list of them, such as [256, 64]";
     case Takes::kNumbers:
@@ -65,6 +67,9 @@ std::optional<std::string> word_of(const config::Value& value, Takes takes) {
       if (value.kind == Kind::kInteger) return value.text;
       if (value.kind == Kind::kFloat) return text_format("%.17g", value.real);
       break;
+    case Takes::kSeconds:
+      if (value.kind == Kind::kString) return value.text;
+      return word_of(value, Takes::kNumber);
     case Takes::kWholes:
       return list_of(value, Takes::kWhole);
     case Takes::kNumbers:
@@ -193,6 +198,21 @@ void CommandLine::number(const char* option, int& value, const char* help, int l
 void CommandLine::number(const char* option, double& value, const char* help, double least,
                          double most) {
   parser_->add(option, value, help, Takes::kNumber)->check(CLI::Range(least, most));
+}
+
+void CommandLine::seconds(const char* option, double& value, const char* help, double least,
+                          double most) {
+  const auto read = [least, most](std::string& text) -> std::string {
+    const auto ns = config::duration_parse(text);
+    double s = ns ? static_cast<double>(*ns) / 1e9 : 0;
+    if ((ns || CLI::detail::lexical_cast(text, s)) && s >= least && s <= most) {
+      text = text_format("%.17g", s);
+      return "";
+    }
+    return text_format("takes a time from %g s to %g s, such as 20s or 5m, not '%s'", least, most,
+                       config::text_shown(text).c_str());
+  };
+  parser_->add(option, value, help, Takes::kSeconds)->transform(CLI::Validator(read, ""));
 }
 
 void CommandLine::number(const char* option, std::uint64_t& value, const char* help,

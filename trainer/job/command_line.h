@@ -25,6 +25,8 @@ class CommandLine {
   void number(const char* option, std::uint64_t& value, const char* help, std::uint64_t least = 0,
               std::uint64_t most = UINT64_MAX);
   void number(const char* option, std::uint32_t& value, const char* help);
+  /// A time: "20s", "5m", "1h30m", or a number of seconds.
+  void seconds(const char* option, double& value, const char* help, double least, double most);
   /// Whole numbers with commas between them.
   void numbers(const char* option, std::vector<int>& values, const char* help);
   void numbers(const char* option, std::vector<double>& values, const char* help);

@@ -180,10 +180,12 @@ int lab_run(Options& options) {
   run.settings = options.settings;
 
   std::string note;
-  const std::vector<ScenePlan> plans =
+  std::vector<ScenePlan> plans =
       scenes_plan(run.settings, static_cast<int>(run.machine.gpu_names.size()), &note);
   if (!scenes_check(options.scenes, plans)) return 2;
-  if (!note.empty()) run.notes.push_back(note);
+  if (options.scenes.empty() && !note.empty()) run.notes.push_back(note);
+  std::erase_if(plans,
+                [&](const ScenePlan& plan) { return !scene_chosen(options.scenes, plan.name); });
   const std::string out =
       fs::absolute(options.out.empty() ? "lab-results/" + time_text("%Y%m%d-%H%M%S") : options.out)
           .string();
@@ -197,7 +199,6 @@ int lab_run(Options& options) {
   {
     ProgressLine line;
     for (std::size_t i = 0; i < plans.size() && !stop_requested; ++i) {
-      if (!scene_chosen(options.scenes, plans[i].name)) continue;
       run.scenes.push_back(
           scene_run(run.machine, run.settings, plans[i], out + "/raw/" + plans[i].name,
                     stop_requested, [&](const std::string& what, double fraction) {

@@ -150,7 +150,7 @@ int calibrate_run(int argc, char** argv) {
               "modelled latency of a message (software GPUs)", 0.0, 1e6);
   line.number("--link-gbps", measure.link.gigabits_per_s,
               "modelled bandwidth in gigabits/s (software GPUs); 0 = infinite", 0.0, 1e6);
-  line.number("--comm-timeout", measure.timeout_s, "seconds to wait for a silent rank", 0.1, 1e5);
+  line.seconds("--comm-timeout", measure.timeout_s, "how long to wait for a silent rank", 0.1, 1e5);
   int exit_code = 0;
   if (!line.parse(argc, argv, &exit_code)) return exit_code;
   measure.quick = quick;

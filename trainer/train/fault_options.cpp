@@ -79,10 +79,10 @@ void fault_options_add(CommandLine& line, FaultOptions& f) {
               "with --elastic: steps between states that every rank keeps in host memory; a loss "
               "undoes the steps after the last one",
               1, 1ULL << 40);
-  line.number("--heartbeat-timeout", f.heartbeat_timeout_s,
-              "seconds without a sign of life after which a rank is lost, stopped or hanging; it "
-              "must be longer than a step. 0 = 30, and only for processes that do not run at all",
-              0.0, 1e5);
+  line.seconds("--heartbeat-timeout", f.heartbeat_timeout_s,
+               "time without a sign of life after which a rank is lost, stopped or hanging; it "
+               "must be longer than a step. 0 = 30, and only for processes that do not run at all",
+               0.0, 1e5);
   line.text("--split", f.split,
             "who takes how much of each global batch: 3,1 (a number for every rank), or auto: by "
             "what the ranks' passes take, measured once before the first step");

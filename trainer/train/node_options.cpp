@@ -44,8 +44,8 @@ void node_options_add(CommandLine& line, NodeOptions& nodes) {
   line.text("--address", nodes.address,
             "with --nnodes: the address by which other nodes reach the ranks of this one; default: "
             "the one by which this node reaches the rendezvous");
-  line.number("--rendezvous-timeout", nodes.wait_s,
-              "with --nnodes: seconds to wait for all nodes to come", 0.1, 1e6);
+  line.seconds("--rendezvous-timeout", nodes.wait_s,
+               "with --nnodes: how long to wait for all nodes to come", 0.1, 1e6);
 }
 
 void node_options_check(const CommandLine& line, TrainOptions& o) {

@@ -69,7 +69,7 @@ void flags_add(CommandLine& line, TrainOptions& o) {
               "experiment, fp16: gradients of this step overflow (the first is 1); 0 = none", 0,
               1ULL << 40);
   line.number("--steps", o.steps, "this many steps (default: one epoch)", 1, 1ULL << 40);
-  line.number("--seconds", o.seconds, "until this much time has passed", 0.001, 1e6);
+  line.seconds("--seconds", o.seconds, "until this much time has passed", 0.001, 1e6);
   line.number("--epochs", o.epochs, "this many passes over the data", 1, 1000000);
   line.exclusive({"--steps", "--seconds", "--epochs"});
   line.number("--seed", o.seed, "of weights, order and synthetic data");
@@ -99,7 +99,7 @@ void flags_add(CommandLine& line, TrainOptions& o) {
               "experiment: Gloo's messages really leave this much later", 0.0, 1e6);
   line.number("--wire-mb-per-s", o.throttle.megabytes_per_s,
               "experiment: and at this rate; 0 = as fast as they go", 0.0, 1e6);
-  line.number("--comm-timeout", o.timeout_s, "seconds to wait for a silent rank", 0.1, 1e5);
+  line.seconds("--comm-timeout", o.timeout_s, "how long to wait for a silent rank", 0.1, 1e5);
   line.text("--calibration", o.calibration,
             "--plan auto: what `sluice-train calibrate` wrote; without it, a quick one is made");
   line.text("--log", o.log, "JSON lines: start, step, eval, end");

@@ -1,9 +1,11 @@
 // The attacker's command line:
 //
 //   attacker --way NAME --sizes BYTES,... --shape NAME [--trick NAME] [--seed N] [--device N]
-//   attacks memory attacker --launches PATTERN [--shape NAME] [--kernels N] attacks time attacker
-//   --names                                                                            lists what
-//   there is
+//       attacks memory
+//   attacker --launches PATTERN [--shape NAME]
+//       attacks time
+//   attacker --names
+//       lists what there is
 //
 // --setenv NAME=VALUE and --unsetenv NAME change the environment before the first call of the
 // driver. Every process that has taken what it can says "full PID TAKEN REFUSED" and sleeps until

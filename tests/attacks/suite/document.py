@@ -14,9 +14,10 @@ PLACE = "## What is bounded, not stopped"  # the section goes before it where th
 
 
 def section(cases, results):
-    lines = [BEGIN, "## Attacks that are tried every night", "",
+    lines = [BEGIN, "## Attacks that are tried by the nightly preset", "",
              f"`tests/attacks` holds {len(cases)} attacks. Each is judged by the software GPU's own account of memory and time, or by the",
-             "kernel's account of the broker, and never by what Sluice says. `tests/attacks/run --list` names them all.",
+             "kernel's account of the broker or the exporter (memory, descriptors, time for an honest answer), and never by what Sluice says.",
+             "`tests/attacks/run --list` names them all. `error` (the attack itself failed) counts as broken.",
              "The last three columns count the results of the last run of each family that was written here; attacks that came since are",
              "in none of them. `-`: the family was not judged in such a run.", "",
              "| family | what is attacked | attacks | held | broken | undecided |", "|---|---|---:|---:|---:|---:|"]

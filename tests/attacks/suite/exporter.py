@@ -16,7 +16,7 @@ from suite.cases import Case, hold
 from suite.ground import MIB, PATIENCE_S, Ground, settled
 
 ATTACK_S = 3.0
-MEMORY_ABOVE = 24 * MIB   # eight requests of 8 KiB and their answers are far below
+MEMORY_ABOVE = 24 * MIB   # 128 connections of 16 KiB and their answers are far below
 DESCRIPTORS_ABOVE = 128   # the connections that the exporter has at most (kWebConnections)
 
 
@@ -158,7 +158,7 @@ def half_closed(self):
 
 
 def scrapes_all_the_time(self):
-    """Eight clients that scrape without pause, and hold every place."""
+    """Eight clients that scrape without pause, of the 128 places."""
     def work():
         self.again(lambda link: (link.sendall(GET + b"\r\n"), link.recv(1 << 20)))
     threads = [threading.Thread(target=work) for _ in range(8)]

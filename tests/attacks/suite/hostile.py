@@ -217,7 +217,7 @@ def tenants_churned(self):
 
 
 def all_tenants(self):
-    """Every tenant it may have, with two processes each."""
+    """Every tenant it may have, with a process each."""
     for _ in range(80):
         if not self.going():
             break
@@ -311,7 +311,7 @@ def killed_in_registration(self):
 
 
 def fork_bomb(self):
-    """Bounded: four hundred processes, each of which asks and registers."""
+    """Bounded: a hundred processes at a time, each of which asks and registers."""
     while self.going():
         pids = self.children(100, lambda: (self.registered(), time.sleep(0.05)))
         self.end(pids)

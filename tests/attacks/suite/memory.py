@@ -33,7 +33,7 @@ SIZES = {  # bytes
 class Way:
     text: str
     above: str = ""   # what a call in progress may hold above the quota: "", "pool", "load" or "row"
-    fills: bool = True  # takes at least half of the quota when nothing stops it
+    fills: bool = True  # takes more than a context when nothing stops it: at least 5 MiB above one
 
 
 WAYS = {

@@ -1,7 +1,7 @@
 """Shares: a victim that always wants the GPU, beside every pattern of launches of an adversary.
 
-The promise: over windows of two seconds the victim has its percentage of the device's time, less a tolerance of 15 % of it. Both
-figures are the device's: the victim's busy time and the time that the device has lived. Kernels have a given time and are not
+The promise: over 2 to 10 s, as long as PATTERNS says for the pattern, the victim has its percentage of the device's time, less a
+tolerance of 15 % of it. A case is broken if it fails twice and an honest tenant in the adversary's place does not fail. Both figures are the device's: the victim's busy time and the time that the device has lived. Kernels have a given time and are not
 executed, so that the host's speed hardly counts; where it does, an honest tenant in the adversary's place shows it, and nothing is
 said."""
 

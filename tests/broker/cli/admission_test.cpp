@@ -140,13 +140,18 @@ TEST(QueuedText, SaysWhichLimit) {
   EXPECT_EQ(text(QueueLimit::kUserTenants, 64, 64),
             "not yet: you have 64 jobs, as many as one user may have" + rest);
   EXPECT_EQ(text(QueueLimit::kUserRunning, 2, 2),
-            "not yet: 2 of your jobs run, as many as your profile allows each user" + rest);
+            "not yet: you have 2 jobs running, as many as your profile allows each user" + rest);
+  EXPECT_EQ(text(QueueLimit::kUserRunning, 1, 1),
+            "not yet: you have 1 job running, as many as your profile allows each user" + rest);
   EXPECT_EQ(text(QueueLimit::kUserMemory, 1ull << 30, 2ull << 30),
             "not yet: your jobs have 1 GiB of the 2 GiB of GPU memory that your profile allows "
             "each user" +
                 rest);
-  EXPECT_EQ(text(QueueLimit::kAllRunning, 5, 5),
-            "not yet: 5 jobs with your profile run, as many as it allows" + rest);
+  EXPECT_EQ(
+      text(QueueLimit::kAllRunning, 5, 5),
+      "not yet: the users of your profile have 5 jobs running, as many as it allows all of them "
+      "together" +
+          rest);
   EXPECT_EQ(text(QueueLimit::kAllMemory, 1ull << 30, 2ull << 30),
             "not yet: the jobs with your profile have 1 GiB of the 2 GiB of GPU memory that it "
             "allows all its users together" +

@@ -2,6 +2,10 @@
 #include "broker/cli/doctor.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
 
 namespace sluice::cli {
 namespace {
@@ -42,6 +46,45 @@ TEST(Findings, ALostGpuOfTheBrokerIsBroken) {
   for (auto& gpu : snapshot.gpus) gpu.software = 1;
   const Finding soft = broker_gpus_check(snapshot, {Verdict::kGood, "broker", "s", ""});
   EXPECT_EQ(soft.fix, "bring it back with softgpu-ctl clear, then start the broker again");
+}
+
+// Only root can give a file to root.
+class ShimPolicy : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0) GTEST_SKIP() << "the file has to be root's";
+  }
+  void TearDown() override { unlink(path_.c_str()); }
+  Finding of(const std::string& text, mode_t mode = 0644) {
+    std::ofstream(path_) << text;
+    chmod(path_.c_str(), mode);
+    return shim_policy_check(path_.c_str());
+  }
+  std::string path_ = ::testing::TempDir() + "shim_policy_" + std::to_string(getpid());
+};
+
+TEST_F(ShimPolicy, GoodOrAbsentIsGood) {
+  EXPECT_EQ(shim_policy_check(path_.c_str()).verdict, Verdict::kGood);
+  EXPECT_EQ(of("missing_broker = static\nmemory = 2GB\n").verdict, Verdict::kGood);
+}
+
+TEST_F(ShimPolicy, AMistakeIsNamed) {
+  const Finding found = of("require_broker = yes\nmemory = 2048\n");
+  EXPECT_EQ(found.verdict, Verdict::kBroken);
+  EXPECT_EQ(found.detail, path_ + ": line 2: memory is a size with its unit, such as 2GiB");
+  EXPECT_EQ(of(std::string(5000, '#')).detail,
+            path_ + ": it is longer than 4095 bytes, or no text");
+}
+
+TEST_F(ShimPolicy, OneThatOthersCanWriteIsIgnored) {
+  const Finding found = of("missing_broker = hold\n", 0666);
+  EXPECT_EQ(found.verdict, Verdict::kBroken);
+  EXPECT_EQ(found.detail, path_ + " is ignored: others than root may write to it");
+  EXPECT_EQ(found.fix, "chown root, chmod 644");
+  of("missing_broker = hold\n");
+  ASSERT_EQ(chown(path_.c_str(), 1, 0), 0);
+  EXPECT_EQ(shim_policy_check(path_.c_str()).detail,
+            path_ + " is ignored: it does not belong to root");
 }
 
 TEST(Findings, AsJson) {

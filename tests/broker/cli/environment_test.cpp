@@ -2,6 +2,10 @@
 #include "broker/cli/environment.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
 
 namespace sluice::cli {
 namespace {
@@ -62,6 +66,21 @@ TEST(Environment, Softened) {
   environment_soften(&environment, "/soft", 3);
   EXPECT_EQ(environment["LD_LIBRARY_PATH"], "/soft:/cuda");
   EXPECT_EQ(environment["SOFTGPU_COUNT"], "3");
+}
+
+TEST(Environment, SoftwareGpusOfABrokerAreFoundWhereNoOtherDriverIs) {
+  const std::string other = ::testing::TempDir() + "other_driver_" + std::to_string(getpid());
+  ASSERT_EQ(mkdir(other.c_str(), 0700), 0);
+  Environment environment = {{"LD_LIBRARY_PATH", "/cuda:" + other}};
+  environment_reach_soft(&environment, "/soft");
+  EXPECT_EQ(environment["LD_LIBRARY_PATH"], "/soft:/cuda:" + other);
+  EXPECT_EQ(environment.count("SOFTGPU_COUNT"), 0u) << "the broker has made them";
+  std::ofstream(other + "/libcuda.so.1") << "a driver";
+  environment = {{"LD_LIBRARY_PATH", "/cuda:" + other}};
+  environment_reach_soft(&environment, "/soft");
+  EXPECT_EQ(environment["LD_LIBRARY_PATH"], "/cuda:" + other);
+  unlink((other + "/libcuda.so.1").c_str());
+  rmdir(other.c_str());
 }
 
 TEST(Environment, AVariableThatNothingReadsIsNamed) {

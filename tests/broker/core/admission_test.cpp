@@ -289,7 +289,8 @@ TEST(Admission, UserLimitHoldsOneUserBackAndNobodyElse) {
   EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kUserLimit);
   third.no_wait = true;
   core.step(third);
-  EXPECT_THAT(core.one<TenantRefused>().text, HasSubstr("user 1000 has 1 tenants"));
+  EXPECT_THAT(core.one<TenantRefused>().text,
+              HasSubstr("user 1000 has 1 job, as many as one user may have"));
   EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kNoRoom) << "sluice run ends with 124";
   core.end(first);
   EXPECT_EQ(core.all<TenantAdmitted>().size(), 1U);

@@ -782,7 +782,9 @@ TEST(Sums, OfUsersAndGroupsAreWaitedForAndReturnToZero) {
   h.step(fourth);
   EXPECT_THAT(
       h.one<TenantRefused>().text,
-      HasSubstr("3 jobs with profile student run, as many as it allows, and it would not wait"));
+      HasSubstr(
+          "the users of profile student have 3 jobs running, as many as it allows all of them "
+          "together, and it would not wait; allow waiting, or try again"));
   EXPECT_EQ(h.one<TenantRefused>().code, RefusalCode::kNoRoom) << "sluice run ends with 124";
   h.end(one);
   EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "the one of the same user that waited";

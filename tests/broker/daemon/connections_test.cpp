@@ -192,17 +192,17 @@ std::uint32_t charged(const ChargeBook& book, uid_t uid) {
 
 TEST(Charges, AreReturnedWithTheirOwnersWhereverThoseGo) {
   ChargeBook book;
-  Charge kept;
+  DescriptorCharge kept;
   {
-    Charge one(book, 1000, 3);
-    const Charge other(book, 1001, 1);
+    DescriptorCharge one(book, 1000, 3);
+    const DescriptorCharge other(book, 1001, 1);
     EXPECT_EQ(charged(book, 1000), 3u);
     kept = std::move(one);
-    std::vector<Charge> line;
+    std::vector<DescriptorCharge> line;
     for (int i = 0; i < 10; ++i) line.emplace_back(book, 1000, 1);
     line.erase(line.begin() + 2, line.begin() + 5);
     EXPECT_EQ(charged(book, 1000), 10u);
-    line.front() = Charge(book, 1001, 2);
+    line.front() = DescriptorCharge(book, 1001, 2);
     EXPECT_EQ(charged(book, 1000), 9u);
     EXPECT_EQ(charged(book, 1001), 3u);
   }
@@ -210,16 +210,16 @@ TEST(Charges, AreReturnedWithTheirOwnersWhereverThoseGo) {
   Descriptors each;
   book.add_to(&each);
   EXPECT_EQ(each.size(), 1u) << "who has nothing is not counted among the users";
-  kept = Charge();
+  kept = DescriptorCharge();
   EXPECT_EQ(charged(book, 1000), 0u);
 }
 
 TEST(ChargesDeath, ABookThatIsClosedBeforeItsChargesSaysSo) {
-  Charge left;
+  DescriptorCharge left;
   EXPECT_DEATH(
       {
         ChargeBook book;
-        left = Charge(book, 1000, 1);
+        left = DescriptorCharge(book, 1000, 1);
       },
       "charges return to zero");
 }

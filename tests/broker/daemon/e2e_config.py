@@ -162,6 +162,18 @@ class Reload(BrokerTest):
         self.assertEqual(result.returncode, 1)
         self.assertIn("only root, or the user that the broker runs as, may have it read its configuration", result.stderr)
 
+    @unittest.skipUnless(os.geteuid() == 0, "only root can act as another user")
+    def test_a_check_by_another_user_is_no_refusal_in_the_log(self):
+        server = self.broker(open_to_all=True)
+        directory = server.config.parent
+        before = directory.stat().st_mode
+        directory.chmod(0o755)
+        server.config.chmod(0o644)
+        result = self.sluice("config", "check", "--socket", server.socket, server.config, user=65534, cwd="/")
+        directory.chmod(before)
+        self.assertIn("is good", result.stdout + result.stderr)
+        self.assertNotIn("event=refused", server.log())
+
     def test_several_ask_at_once(self):
         server = self.broker()
         asked = [subprocess.Popen([program("sluice"), "reload", "--socket", server.socket], env=environment(),

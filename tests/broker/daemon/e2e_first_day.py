@@ -35,8 +35,8 @@ class FirstDay(BrokerTest):
         result = self.dry(server)
         self.assertEqual((result.stdout, result.stderr), (
             "would run now with 512 MiB and weight 20 on GPU 0 (class batch, profile default)\n",
-            "sluice: this job has 512 MiB: class batch's default is more than profile default allows; --memory asks for "
-            "another quota\n"))
+            "sluice: this job has 512 MiB: class batch's default is more than profile default allows, so this is the most "
+            "there is\n"))
 
     def test_a_default_for_several_gpus_is_cut_to_what_so_many_have(self):
         server = self.broker('[class.batch]\nmemory_max = "9GiB"\n')

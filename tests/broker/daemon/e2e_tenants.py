@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import resource
 import signal
 import struct
 
@@ -516,6 +517,24 @@ class Leases(BrokerTest):
         gang.ask("register")
         gang.ask("want 1")
         wait_until("both are open", lambda: gang.is_open(0) and gang.is_open(1))
+
+
+class Descriptors(BrokerTest):
+    def test_none_left_is_no_limit_of_the_job(self):
+        """The text names what ran out: with "128 processes" it would send the user to look for processes that are not there."""
+        server = self.broker()
+        granted = self.client(server).ask(admit(memory=64 * MIB))
+        shim = self.client(server)
+        self.assert_refused(shim.ask(register(granted.tenant, granted.key + 1)), UNKNOWN_TENANT)
+        pid = server.process.pid
+        used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        lowest = next(number for number in range(len(used) + 1) if number not in used)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+        reply = shim.ask(register(granted.tenant, granted.key))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        self.assert_refused(reply, NO_ROOM)
+        self.assertIn("no file descriptors left; raise its LimitNOFILE", reply.text)
 
 
 if __name__ == "__main__":
