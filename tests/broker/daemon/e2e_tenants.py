@@ -534,7 +534,7 @@ class Descriptors(BrokerTest):
         reply = shim.ask(register(granted.tenant, granted.key))
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         self.assert_refused(reply, NO_ROOM)
-        self.assertIn("no file descriptors left; raise its LimitNOFILE", reply.text)
+        self.assertIn("no file descriptors left; end some programs, or raise", reply.text)
 
 
 if __name__ == "__main__":
