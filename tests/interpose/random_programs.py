@@ -63,7 +63,7 @@ def program_run(seed, mode, without):
         if mode != "bare":
             extra["RANDOM_QUOTA"] = quota
         if mode.endswith("alone"):
-            extra |= {"LD_PRELOAD": options.shim, "SLUICE_MEMORY": quota, "SLUICE_SOCKET": "/nonexistent"}
+            extra |= {"LD_PRELOAD": options.shim, "SLUICE_MEMORY": quota + "B", "SLUICE_SOCKET": "/nonexistent"}
         elif mode != "bare":
             extra["LEDGER_QUOTA"] = quota
             if mode.endswith(("unrest", "moved")):

@@ -476,7 +476,7 @@ class SoftGpuPagesAloneTest : public SoftGpuPagesTest {
     setenv("SOFTGPU_DIR", name, 1);
     setenv("SOFTGPU_PAGE", "2MiB", 1);
     setenv("SOFTGPU_MEMORY", "1GiB", 1);
-    setenv("SLUICE_MEMORY", std::to_string(options.quota).c_str(), 1);
+    setenv("SLUICE_MEMORY", (std::to_string(options.quota) + "B").c_str(), 1);
     std::string error;
     for (auto* segment : softgpu::device::directory_open(directory, error))
       devices.push_back(std::make_unique<softgpu::device::Device>(segment));
