@@ -4,10 +4,11 @@
 //
 // One credit per GPU: it grows with time at the guaranteed part (weights of the admitted inference
 // shares over those plus the weights of the others that are active now) and shrinks by what
-// inference is charged. While it is positive, inference goes first and cuts others short; when it
-// is used up, inference queues by fairness like everybody. So over any time T inference takes by
-// preemption at most guaranteed * T + burst, and the others keep their floor. Where nobody else is
-// active the guaranteed part is 1: the band never holds idle time back.
+// inference is charged; what it is below zero is repaid in full. While it is positive, inference
+// goes first and cuts others short; when it is used up, inference queues by fairness like
+// everybody. So over any time T inference takes by preemption at most guaranteed * T + burst, and
+// the others keep their floor. Where nobody else is active the guaranteed part is 1: the band never
+// holds idle time back.
 #include <algorithm>
 
 #include "broker/core/line.h"
@@ -49,7 +50,7 @@ class LatencyBand final : public SharePolicy {
  private:
   static void credit_clamp(const Policy& policy, Gpu& gpu) {
     const auto burst = static_cast<double>(policy.inference_burst_ns);
-    gpu.band_credit_ns = std::clamp(gpu.band_credit_ns, -burst, burst);
+    gpu.band_credit_ns = std::clamp(gpu.band_credit_ns, -kDebtMostNs, burst);
   }
 };
 

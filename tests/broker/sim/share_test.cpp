@@ -125,6 +125,22 @@ TEST(Share, FixedThatIsHalfIdleIsChargedWhatItUses) {
   EXPECT_LE(result.jobs[0].longest_wait_ns, 50'000'000);
 }
 
+// What inference overruns its credit by is repaid in full, with one or two graphs of 40 ms under
+// way.
+TEST(Share, InferenceWithLongGraphsLeavesBatchItsHalf) {
+  constexpr std::uint32_t kGraph = 20;
+  for (const std::uint32_t graphs : {1U, 2U}) {
+    Experiment setup = setup_shares({50, 50}, 3);
+    setup.policy.drain_timeout_ns = 2 * kSecond;
+    setup.jobs[0].tenant_class = TenantClass::kInference;
+    setup.jobs[0].kernel_ns = 2'000'000;
+    setup.jobs[0].launch_kernels = kGraph;
+    setup.jobs[0].queue_depth = graphs * kGraph;
+    setup.duration_ns = 60 * kSecond;
+    EXPECT_GE(share(simulate(setup).jobs[1], setup), 0.48) << graphs;
+  }
+}
+
 TEST(Share, SaturatedInferenceLeavesBatchItsFloor) {
   Experiment setup = setup_shares({60, 40}, 5);
   setup.jobs[0].tenant_class = TenantClass::kInference;
