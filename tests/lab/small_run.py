@@ -318,7 +318,7 @@ def check_progress(text):
     shown = line.removesuffix("\r\033[K").split("\r\033[K")
     fractions = []
     for one in shown:
-        match = re.fullmatch(r"scene 1/5 inference-alone  \[(#*)(\.*)\] +(\d+) %  (starting|running|evaluating)", one)
+        match = re.fullmatch(r"scene 1/1 inference-alone  \[(#*)(\.*)\] +(\d+) %  (starting|running|evaluating)", one)
         assert match and len(match[1]) + len(match[2]) == 30, repr(one)
         # Marks are full thirtieths; per cent are rounded.
         assert -0.2 < 30 * int(match[3]) / 100 - len(match[1]) < 1.2, repr(one)
