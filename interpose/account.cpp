@@ -2,7 +2,6 @@
 #include "interpose/account.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 
 #include "interpose/account_uses.h"
@@ -250,9 +249,9 @@ bool ended_is_charged(uint32_t gpu) {
   if (ended_are_charged(static_cast<int>(gpu))) return true;
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
     const protocol::ClaimsSlot& slot = process.claims->slots[i];
-    const auto pid = static_cast<pid_t>(slot.own_pid.load());
-    if (i != process.slot && pid > 0 && slot.gpus[gpu].held_bytes.load() != 0 &&
-        kill(pid, 0) != 0 && errno == ESRCH)
+    const uint32_t pid = slot.own_pid.load();
+    if (i != process.slot && pid != 0 && slot.gpus[gpu].held_bytes.load() != 0 &&
+        process_has_ended(pid))
       return true;
   }
   return false;

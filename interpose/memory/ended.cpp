@@ -2,7 +2,10 @@
 #include "interpose/memory/ended.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "interpose/family.h"
 #include "interpose/memory/others.h"
@@ -27,8 +30,6 @@ uint64_t charged_since(uint32_t slot, uint32_t pid, uint32_t gpu) {
   return sum;
 }
 
-bool has_ended(uint32_t pid) { return kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH; }
-
 enum class Told : uint8_t { kGone, kThere, kNothing };
 
 // Where NVML lists the pid, pids of this process's namespace are what it lists.
@@ -50,12 +51,25 @@ bool is_over(uint32_t slot, uint64_t ended_for_ns) {
     const Told said = told(slot, pid, gpu, charged);
     if (said == Told::kNothing && ended_for_ns < kUntoldNs) return false;
     // Of a pid that lives behind that time it is another process's.
-    if (said == Told::kThere && (ended_for_ns < kEndedForgottenNs || has_ended(pid))) return false;
+    if (said == Told::kThere && (ended_for_ns < kEndedForgottenNs || process_has_ended(pid)))
+      return false;
   }
   return true;
 }
 
 }  // namespace
+
+bool process_has_ended(uint32_t own_pid) {
+  const auto pid = static_cast<pid_t>(own_pid);
+  if (pid <= 0) return true;
+  const ErrnoGuard guard;
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return errno == ESRCH || (kill(pid, 0) != 0 && errno == ESRCH);
+  pollfd end{fd, POLLIN, 0};
+  const bool ended = poll(&end, 1, 0) > 0;
+  close(fd);
+  return ended;
+}
 
 void ended_sweep() {
   if (load_acquire(process.family_slot) == 0) return;

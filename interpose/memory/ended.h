@@ -11,6 +11,9 @@ namespace sluice::interpose {
 /// Gives back the charges of processes that have ended once NVML lists their memory no more. Where
 /// it does not tell, after 50 ms. Any thread; a process without limits of its own has none to give.
 void ended_sweep();
+/// Whether the process has ended, by its number in this process's namespace, also where its parent
+/// has not waited for it. True for 0, and where another namespace's number is none in this one.
+bool process_has_ended(uint32_t own_pid);
 /// Whether such charges are left on the GPU (as this process numbers it).
 bool ended_are_charged(int gpu);
 /// Sweeps before a program is told what is used on the GPU: where no broker watches, as the pages

@@ -5,6 +5,7 @@
 
 #include "interpose/account.h"
 #include "interpose/estimate.h"
+#include "interpose/memory/ended.h"
 #include "interpose/memory/others.h"
 #include "interpose/residual.h"
 #include "interpose/usage.h"
@@ -51,6 +52,20 @@ uint64_t kept_by_all(int gpu) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax && (used == 0 || i < used); ++i)
     sum += process.claims->kept_bytes[i][gpu].load();
+  return sum;
+}
+
+// What of it is kept by processes that have ended. Of these it may be on the device or not, until
+// the broker empties their slots.
+uint64_t kept_by_ended(int gpu) {
+  const uint32_t used = process.claims->slots_used.load();
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < protocol::kTenantProcessesMax && (used == 0 || i < used); ++i) {
+    const uint64_t bytes = process.claims->kept_bytes[i][gpu].load();
+    if (bytes != 0 && i != process.slot &&
+        process_has_ended(process.claims->slots[i].own_pid.load()))
+      sum += bytes;
+  }
   return sum;
 }
 
@@ -106,16 +121,21 @@ struct Bounds {
 bool figures_read(int gpu, LeftBy by, DeviceSum* out) {
   Bounds left, figures, is_kept;
   const bool moves = tenant_lets_go();
+  uint64_t ended = 0;
   for (int i = 0; i < kReadings; ++i) {
     uint64_t bytes_left = 0, in_figures = 0;
     if (!usage_of_processes(gpu, &in_figures) || !left_read(gpu, by, &bytes_left)) return false;
     left.take(bytes_left);
     figures.take(in_figures);
     is_kept.take(kept_by_all(gpu));
+    // Behind the reading: a process that lives now had its memory then.
+    const uint64_t of_ended = kept_by_ended(gpu);
+    if (of_ended > ended) ended = of_ended;
   }
   *out = {left.least + figures.least + is_kept.least, left.most + figures.most + is_kept.most,
           false};
   out->still = out->least == out->most && !moves && !tenant_lets_go();
+  out->least = less(out->least, ended);
   return true;
 }
 

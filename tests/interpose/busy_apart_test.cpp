@@ -1,6 +1,6 @@
-// GPU-busy time of short kernels that lie apart and that nobody waits for. The device runs without
-// pacing: an event has the modelled time of its work, however late a host thread comes to it. So
-// what is charged beside the kernels is the meter's own.
+// GPU-busy time of short kernels that lie apart and that no thread waits for. The device runs
+// without pacing: an event has the modelled time of its work, however late a host thread comes to
+// it. So what is charged beside the kernels is the meter's own.
 #include "tests/interpose/busy.h"
 
 namespace {

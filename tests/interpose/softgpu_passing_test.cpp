@@ -436,6 +436,40 @@ TEST_F(PassingTest, TheImporterOfAnEndedProcessHasNoRoomForItTwice) {
   EXPECT_LE(device_peak(), kChainQuota);
 }
 
+// A process that has ended keeps nothing on the device, though its slot says so until the broker
+// knows: what the device has left is no sign of what others keep.
+TEST_F(PassingTest, WhatAnEndedProcessKeptIsNotTakenForWhatIsBack) {
+  constexpr size_t kPart = kPiece / 4;
+  Partner &ended = partners[0], &living = partners[1];
+  for (const bool zombie : {true, false}) {
+    const uint64_t piece = must(ended.ask(PartnerOp::kVmmCreate, kPiece));
+    must(ended.ask(PartnerOp::kVmmExport, piece));
+    const int exported = dup(ended.fd);  // the next answer closes its own
+    must(ended.ask(PartnerOp::kVmmRelease, piece));
+    ASSERT_EQ(held(ended.pid()), kContext + kPiece) << "the descriptor keeps it";
+    broker->ended_hold(true);
+    ASSERT_EQ(kill(ended.pid(), SIGKILL), 0);
+    if (!zombie) ended.end(SIGKILL);
+    close(exported);
+    std::vector<int> parts;
+    while (parts.size() < 16) {
+      const PartnerMessage made = living.ask(PartnerOp::kVmmCreate, kPart);
+      if (made.result != CUDA_SUCCESS) break;
+      must(living.ask(PartnerOp::kVmmExport, made.value));
+      parts.push_back(dup(living.fd));
+      must(living.ask(PartnerOp::kVmmRelease, made.value));
+    }
+    EXPECT_EQ(parts.size(), kPiece / kPart) << "beside what the ended one is charged";
+    EXPECT_LE(device_peak(), kChainQuota);
+    for (const int part : parts) close(part);
+    if (zombie) ended.end(SIGKILL);
+    broker->ended_hold(false);
+    ended.start();
+    ASSERT_EQ(ended.ask(PartnerOp::kInit).result, CUDA_SUCCESS);
+    EXPECT_TRUE(eventually([&] { return difference().empty(); })) << difference();
+  }
+}
+
 // One that has shared nothing itself does not take it either.
 TEST_F(PassingTest, WhatAnEndedProcessLeavesIsNoStrangersRoom) {
   Partner &exporter = partners[0], &importer = partners[1];

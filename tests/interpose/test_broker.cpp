@@ -319,11 +319,11 @@ void TestBroker::serve() {
   std::vector<pollfd> polled = {{stop_pipe_[0], POLLIN, 0}, {listen_fd_, POLLIN, 0}};
   for (;;) {
     std::vector<pollfd> all = polled;
-    for (const Guest& guest : guests) all.push_back({guest.pid_fd, POLLIN, 0});
+    for (const Guest& guest : guests) all.push_back({ended_held_ ? -1 : guest.pid_fd, POLLIN, 0});
     poll(all.data(), all.size(), -1);
     if (all[0].revents != 0) break;
     for (std::size_t i = guests.size(); i-- > 0;) {
-      if (all[polled.size() + i].revents == 0) continue;
+      if (ended_held_ || all[polled.size() + i].revents == 0) continue;
       slot_clear(guests[i].slot);
       close(guests[i].pid_fd);
       guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));
