@@ -85,4 +85,16 @@ class MemoryHarness : public Harness {
   std::map<std::pair<TenantId, std::uint32_t>, MemorySeen> claims_;
 };
 
+// The answers to a checkpoint, and to its end.
+inline CheckpointDone frozen(TenantId tenant, bool ok = true) {
+  return {tenant, CheckpointStep::kOut, ok, kMs, ok ? "" : "managed memory"};
+}
+inline CheckpointDone thawed(TenantId tenant, bool ok = true) {
+  return {tenant, CheckpointStep::kBack, ok, kMs, ok ? "" : "no device"};
+}
+/// What is promised on the GPU.
+inline std::uint64_t promised(Harness& h, std::size_t gpu) {
+  return state_view(h.state(), h.now).gpus[gpu].promised_bytes;
+}
+
 }  // namespace sluice::core

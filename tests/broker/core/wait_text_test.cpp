@@ -1,0 +1,109 @@
+// What a request that waits is told, and why a job does not run.
+#include <gmock/gmock.h>
+
+#include "memory_harness.h"
+
+namespace sluice::core {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
+  Policy policy = policy_swapping();
+  policy.oversell_memory = 2;
+  MemoryHarness h(policy);
+  TenantAsked movable = h.ask(TenantClass::kBatch, 3 * kGiB);
+  movable.swap = true;
+  movable.name = "notebook";
+  const TenantId holder = h.admit(movable);
+  movable.request += 100;
+  h.admit(movable);
+  movable.request += 100;
+  h.step(movable);
+  const std::string whose = "; most of it has job " + std::to_string(holder) +
+                            " (notebook) of user " + std::to_string(movable.uid) + ": 3 GiB{idle " +
+                            std::to_string(holder) + "}";
+  EXPECT_EQ(h.waits_for(),
+            "the quotas on GPU 0 add up to 6 GiB of 8 GiB, and this job asks for 3 GiB" + whose);
+  TenantAsked fixed = h.ask(TenantClass::kBatch, 2 * kGiB);
+  fixed.no_wait = true;
+  h.step(fixed);
+  EXPECT_THAT(
+      h.one<TenantRefused>().text,
+      HasSubstr("of 4 GiB on GPU 0, 64 MiB is promised, 2.97 GiB is for what jobs bring back "
+                "in their turn, and this job asks for 2 GiB" +
+                whose));
+}
+
+TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
+  Harness h(policy_swapping(), 2, 4 * kGiB);
+  TenantAsked first = h.ask(TenantClass::kBatch, 3 * kGiB);
+  first.pinned = {h.state().gpus[1]->uuid};
+  h.admit(first);
+  TenantAsked gang = h.ask(TenantClass::kBatch, 2 * kGiB);
+  gang.gpu_count = 2;
+  h.step(gang);
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kGang);
+  EXPECT_THAT(h.waits_for(),
+              StartsWith("fewer than 2 GPUs have room at once: of 4 GiB on GPU 1, 3 GiB is "
+                         "promised, and this job asks for 2 GiB on each of 2 GPUs; all of it"));
+}
+
+TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
+  for (const bool swap : {false, true}) {
+    MemoryHarness h;
+    TenantAsked first = h.ask(TenantClass::kBatch, 3 * kGiB);
+    first.swap = swap;
+    const TenantId lowered = h.admit(first);
+    h.step(LimitsChanged{lowered, 100, kGiB, swap ? 64 * kMiB : kGiB});
+    h.step(h.ask(TenantClass::kBatch, 2 * kGiB));
+    EXPECT_THAT(h.waits_for(),
+                HasSubstr(swap ? "64 MiB is promised, 2.94 GiB is for what jobs bring back in "
+                                 "their turn, and this job asks for 2 GiB; all of it has job "
+                               : "3 GiB is promised, and this job asks for 2 GiB; all of it has "
+                                 "job "));
+    EXPECT_THAT(h.waits_for(), HasSubstr(": 3 GiB{idle"));
+  }
+}
+
+TEST(WaitText, OfADrainedGpu) {
+  MemoryHarness h;
+  CommandAsked drain{1, protocol::CommandVerb::kDrain, 0, h.state().gpus[0]->uuid, 7, true, false,
+                     {}};
+  drain.drain = {7, "new fans", 1000, "18:00"};
+  h.step(drain);
+  EXPECT_EQ(h.one<GpuNoted>().drain.reason, "new fans");
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_EQ(h.waits_for(), "GPU 0 is drained by user 7 (new fans), until 18:00");
+  const View view = state_view(h.state(), h.now);
+  EXPECT_EQ(view.drains, std::vector<std::string>{"drained by user 7 (new fans), until 18:00"});
+  EXPECT_EQ(view.waits,
+            std::vector<std::string>{"GPU 0 is drained by user 7 (new fans), until 18:00"});
+  drain.drain = {};
+  h.step(drain);
+  EXPECT_TRUE(h.one<GpuNoted>().drain.reason.empty()) << "a second one has the last word";
+}
+
+TEST(StoppedText, SaysWhyAJobDoesNotRun) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(kGiB);
+  EXPECT_EQ(state_view(h.state(), h.now).stops, std::vector<std::string>{""});
+  h.step(h.command(protocol::CommandVerb::kSuspend, tenant));
+  EXPECT_THAT(state_view(h.state(), h.now).stops,
+              ElementsAre(HasSubstr("until `sluice resume " + std::to_string(tenant) + "`")));
+}
+
+TEST(WaitText, OfGpusThatAreUsedWholeAndOfAnEarlierRequest) {
+  MemoryHarness h;
+  const TenantId owner = h.admit(h.ask(TenantClass::kExclusive, 0));
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is used whole by job " + std::to_string(owner)));
+  h.end(owner);
+  h.step(h.ask(TenantClass::kExclusive, 0));
+  EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is not empty yet: job "));
+}
+
+}  // namespace
+}  // namespace sluice::core
