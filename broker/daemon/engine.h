@@ -106,6 +106,7 @@ struct Tenant {
   std::map<std::uint32_t, JobFigures> ranks;
   std::uint64_t busy_seen_ns = 0;  // by its meters, on all its GPUs, when that was looked at last,
   std::int64_t busy_changed_ns = 0;  // and when it was last another figure, or it wanted its GPU
+  std::int64_t away_ns = 0;          // when it was last suspended, or in the queue to come back
   std::uint32_t idle_said = 0;       // protocol::kIdle..., as told last
   bool idle_ended = false;           // it got SIGTERM for that
   std::string how;                   // why it is being ended; empty = it is not

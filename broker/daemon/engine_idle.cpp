@@ -1,7 +1,9 @@
 // Jobs that use no GPU for long, by their meters: what others are told of them, and what becomes of
 // them by the rules of their class (idle, idle_release, idle_end in [class.X]). A job that waits
-// for its GPU is not idle, and one that is suspended by command has left its GPUs already.
+// for its GPU is not idle, nor is one that is suspended by command or waits to come back.
 #include <signal.h>
+
+#include <algorithm>
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/profiles.h"
@@ -19,9 +21,11 @@ std::string whole_seconds(std::int64_t ns) {
 
 }  // namespace
 
-/// Since when it neither used nor wanted a GPU.
+/// For how long it has neither used nor wanted a GPU that it could have used.
 std::int64_t Engine::idle_ns(const Tenant& tenant) const {
-  return clock_ns() - (tenant.busy_changed_ns != 0 ? tenant.busy_changed_ns : tenant.admitted_ns);
+  const std::int64_t used =
+      tenant.busy_changed_ns != 0 ? tenant.busy_changed_ns : tenant.admitted_ns;
+  return clock_ns() - std::max(used, tenant.away_ns);
 }
 
 /// What stands for "{idle N}" in a text of the core: whether a job uses its GPU.
@@ -48,8 +52,9 @@ void Engine::idle_look() {
     const bool same = busy == tenant->busy_seen_ns && tenant->busy_changed_ns != 0;
     tenant->busy_seen_ns = busy;
     if (!same || core::tenant_waits(*state_, id)) tenant->busy_changed_ns = now;
-    if (tenant->tenant_class != protocol::TenantClass::kExclusive && !tenant->stay.suspended)
-      idle.push_back(id);
+    const bool away = tenant->stay.suspended || tenant->stay.returns;
+    if (away) tenant->away_ns = now;
+    if (tenant->tenant_class != protocol::TenantClass::kExclusive && !away) idle.push_back(id);
   }
   for (const protocol::TenantId id : idle)
     if (Tenant* tenant = tenant_find(id)) idle_step(*tenant, idle_ns(*tenant));

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import time
 
 from support import *
 
@@ -114,6 +115,21 @@ def idle_is_ended(build):
         expect("event=idle_end" in machine.broker_log(), "the log has it")
 
 
+def suspended_is_not_idle(build):
+    """Time in which a job is suspended is none in which it was idle: its time begins when it is back."""
+    idle_end_s = 3
+    with box(build, config=f'[class.batch]\nidle_end = "{idle_end_s}s"\n') as machine:
+        train, other = (machine.job("--name", name, "--memory", "64MiB", "--swap") for name in ("train", "other"))
+        train.done("alloc 8 1")
+        commanded(machine, "suspend", "train")
+        equal(other.process.wait(PATIENCE_S), -signal.SIGTERM, "the other has been idle for so long")
+        expect(train.process.poll() is None, "it is suspended")
+        begin = time.monotonic()
+        commanded(machine, "resume", "train")
+        equal(train.process.wait(PATIENCE_S), -signal.SIGTERM)
+        expect((passed := time.monotonic() - begin) >= idle_end_s - 0.1, f"ended {passed} s after it was resumed")
+
+
 def eight_share_one(build):
     """Each holds 40 % of the GPU and works all the time; each gets through, and its numbers are right."""
     with box(build, memory="128MiB", config=OVERSOLD) as machine:
@@ -200,5 +216,5 @@ def clients_killed_in_moves(build):
 
 
 CASES = [suspended_and_resumed, while_suspended_others_have_the_gpu, suspended_frees_its_quota, idle_leaves_until_it_wants,
-         idle_is_ended, eight_share_one, broker_killed_in_moves,
+         idle_is_ended, suspended_is_not_idle, eight_share_one, broker_killed_in_moves,
          clients_killed_in_moves]
