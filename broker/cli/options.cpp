@@ -46,7 +46,7 @@ void word_option(CLI::App& app, const char* option, const std::map<std::string, 
   });
 }
 
-/// What a size that is refused may have been meant to be; empty = nobody knows.
+/// What a size that is refused may have been meant to be; empty = it is not known.
 std::string size_guess(const std::string& text) {
   const std::size_t digits = text.find_first_not_of("0123456789.");
   const std::string number = text.substr(0, digits);

@@ -62,8 +62,8 @@ bool may_be_on(const State& state, const Tenant& tenant, std::uint32_t gpu) {
          std::ranges::find(tenant.pinned, state.gpus[gpu]->uuid) != tenant.pinned.end();
 }
 
-/// Where the tenant could go on, by the placement of its class, as at admission. Only who is in has
-/// something to gain by it: who is out waits for its turn anyway.
+/// Where the tenant could go on, by the placement of its class, as at admission. Only a tenant
+/// that is in gains by it: one that is out waits for its turn anyway.
 std::uint32_t elsewhere(const State& state, const Tenant& tenant) {
   std::uint32_t best = kNoGpu;
   const bool goes = state.policy.exclusive_room == ExclusiveRoom::kMove &&

@@ -4,11 +4,11 @@
 //
 // One credit per GPU: it grows with time at the guaranteed part (weights of the admitted inference
 // shares over those plus the weights of the others that are active now) and shrinks by what
-// inference is charged; what it is below zero is repaid in full. While it is positive, inference
-// goes first and cuts others short; when it is used up, inference queues by fairness like
-// everybody. So over any time T inference takes by preemption at most guaranteed * T + burst, and
-// the others keep their floor. Where nobody else is active the guaranteed part is 1: the band never
-// holds idle time back.
+// inference is charged, below zero as far as kDebtMostNs. While it is positive, inference goes
+// first and cuts others short; when it is used up, inference queues by fairness like the others. So
+// over any time T inference takes by preemption at most guaranteed * T + burst, and the others keep
+// their floor. Where no other tenant is active the guaranteed part is 1: the band never holds idle
+// time back.
 #include <algorithm>
 
 #include "broker/core/line.h"

@@ -114,7 +114,7 @@ std::string memory_nearest_text(const State& state, const std::vector<std::uint3
   return text;
 }
 
-/// Why the time does not do on the GPU that guarantees least of those whose memory does.
+/// Why the time does not do on the GPU that guarantees least of those that have the memory.
 std::string share_nearest_text(const State& state, const std::vector<std::uint32_t>& candidates,
                                const TenantAsked& ask) {
   std::string text;

@@ -1,7 +1,7 @@
 // What a request waits for, and what keeps a job from its GPU: the sum that binds, its numbers, and
-// who has most of it. Sentences for people, made from the state; nothing here decides.
+// which job has most of it. Sentences for people, made from the state; nothing here decides.
 //
-// A text may hold "{idle N}". The caller, who sees the meters, puts there whether job N uses its
+// A text may hold "{idle N}". The caller, which sees the meters, puts there whether job N uses its
 // GPU.
 #pragma once
 

@@ -254,8 +254,8 @@ struct UsageSeen {
   Nanos busy_ns = 0;
 };
 /// It has used none of its GPUs for as long as its class allows before it has to leave them. To be
-/// fed as long as that is so: what it does not find possible now it tries later. Only who can be
-/// moved by swap leaves.
+/// fed as long as that is so: what it does not find possible now it tries later. Only a tenant
+/// that swap can move leaves.
 struct TenantIdle {
   TenantId tenant = 0;
 };

@@ -70,9 +70,10 @@ void promises_check(const State& state, std::size_t g) {
     const Tenant& tenant = *share->tenant;
     check(state.tenants.contains(tenant.id) && share->gpu == g && !share->booked,
           "what is here without a promise is a live tenant's");
-    check(tenant.exclusive() ? !tenant.charged
-                             : tenant.vacated || state.tenants.contains(share->aside_by),
-          "who has no promise has handed it back, vacated it, or stepped aside for a live tenant");
+    check(
+        tenant.exclusive() ? !tenant.charged
+                           : tenant.vacated || state.tenants.contains(share->aside_by),
+        "a share without a promise was handed back or vacated, or stepped aside for a live tenant");
   }
   check(!exclusive || gpu.shares.size() == 1, "an exclusive GPU has one tenant");
 }
@@ -178,13 +179,13 @@ void stay_check(const State& state, const Tenant& tenant) {
   }
   for (const Share& share : tenant.shares)
     check(tenant.exclusive() || share.booked == (share.aside_by == 0 && !tenant.vacated),
-          "who stepped aside, or vacated its GPUs, has no promise there");
+          "a tenant that stepped aside, or vacated its GPUs, has no promise there");
   const bool out = tenant.residence == Residence::kOut ||
                    tenant.residence == Residence::kCheckpointing;  // on its way to another GPU
-  check(!tenant.vacated || out, "who has vacated its GPUs is out");
+  check(!tenant.vacated || out, "a tenant that has vacated its GPUs is out");
   check(!tenant.vacated || tenant.suspended || tenant.rests || tenant.released ||
             queue_return_find(state, tenant.id) != nullptr,
-        "who has vacated its GPUs and is to come back is in the queue");
+        "a tenant that has vacated its GPUs and is to come back is in the queue");
 }
 
 /// Whoever is first in the queue for memory and fits is served; who waits is looked at again.

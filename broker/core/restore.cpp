@@ -96,7 +96,7 @@ std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
   tenant->restored = true;
   const bool shared = event.tenant_class != TenantClass::kExclusive;
   tenant->suspended = event.suspended && shared;
-  // Who is in the driver's checkpoint cannot say that it wants its GPUs.
+  // A program in the driver's checkpoint cannot say that it wants its GPUs.
   tenant->rests = event.rests && shared && !event.frozen;
   const bool left = event.suspended || event.rests || event.returns;
   tenant->vacated = left && shared && (event.swapped || event.frozen);

@@ -265,10 +265,10 @@ struct Gpu {
   std::uint64_t waiting_count = 0;       // how many have ever begun to wait
   std::vector<Share*> on;                // the holder and runaways: what is on the device
   Tenant* holder = nullptr;              // open or closing
-  Tenant* reserved = nullptr;  // a gang whose turn has come everywhere: nobody else is opened
+  Tenant* reserved = nullptr;  // a gang whose turn has come everywhere: no other tenant is opened
   bool claimed = false;        // gang.cpp, within one decision: an earlier gang waits for it
   bool draining = false;       // kept free for an exclusive request at the head of the queue
-  bool step_aside = false;     // for one before whom nobody waits there: shared tenants go out
+  bool step_aside = false;     // for a request with none before it there: shared tenants go out
   bool closed_to_new = false;  // by command,
   GpuDrain drain;              // and why
   bool lost = false;

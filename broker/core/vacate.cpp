@@ -1,6 +1,6 @@
 // Promises of jobs that are out for long.
 //
-// A job that is suspended by command, or that went out because it was idle, keeps nobody else out:
+// A job that is suspended by command, or that went out because it was idle, keeps no other job out:
 // as soon as it is out, its promises of memory and time are taken off the books of its GPUs. What
 // of it cannot be moved (contexts) is counted there as what it is (gpu_left). To come back it asks
 // for the same GPUs again, before all new requests of the queue (admission.cpp), and its memory is

@@ -135,7 +135,7 @@ struct Queued {
                                  // guaranteed on the GPU with least,
   std::uint64_t capacity_bytes;  // and 100
   char ahead[kNameBytes];        // the tenant directly ahead
-  char text[kTextBytes];         // what binds, its numbers and who has most of it; NUL-terminated
+  char text[kTextBytes];  // what binds, its numbers and which job has most of it; NUL-terminated
 };
 static_assert(sizeof(Queued) == 16 + 8 + 16 + kNameBytes + kTextBytes);
 

@@ -24,7 +24,7 @@ bool size_read(const char* text, uint64_t* out);
 bool percent_read(const char* text, uint32_t* out);
 
 enum class MissingBroker : uint8_t {
-  kKeep,    // programs keep the limits of their tenant; those that nobody announced run without
+  kKeep,    // programs keep the limits of their tenant; those that were not announced run without
   kOpen,    // programs run without limits
   kHold,    // CUDA calls wait for the broker
   kStatic,  // programs run under the limits of the policy, or their tenant's where those are

@@ -219,7 +219,7 @@ void World::restore_check() const {
 
 /// By the model's own books, whatever the core believes: what living jobs were guaranteed fits, but
 /// for those that have left their GPUs until they are resumed or want them. On a GPU that is used
-/// whole, everybody else has stepped aside and is out.
+/// whole, every other job has stepped aside and is out.
 void World::promises_check() const {
   std::vector<Bytes> sum(setup_.gpus.size(), 0);
   std::vector<bool> whole(setup_.gpus.size(), false);

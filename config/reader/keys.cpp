@@ -180,8 +180,8 @@ const Key kClass[] = {
      "waits for a share. asked: guaranteed where the tenant asks for a percentage (sluice run "
      "--sm), and a weight where it has the class's."},
     {"sm_mode", WordField{SLUICE_AT(tenant_class->sm_mode), kSmModes},
-     "fixed: the share is also a limit; equal: everybody running gets the same, which is never "
-     "guaranteed; best-effort: free time goes to whoever wants it."},
+     "fixed: the share is also a limit; equal: every job that runs gets the same, which is never "
+     "guaranteed; best-effort: free time goes to the jobs that want it."},
     {"placement", WordField{SLUICE_AT(tenant_class->placement), kPlacements},
      "Which of the GPUs that have room a tenant with one GPU gets. spread: the one that guarantees "
      "least, then the one that was least busy in the last seconds, then the one with least "

@@ -149,8 +149,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void wait_executed(const Op& target);
 
   ContextRef owner_;
-  // kNone: none of its work is on the device. Taken and given back by whoever executes; given back
-  // for another stream by any thread, under the mutex, while `working_` is false.
+  // kNone: none of its work is on the device. Taken and given back by the thread that executes;
+  // given back for another stream by any thread, under the mutex, while `working_` is false.
   std::atomic<std::uint32_t> queue_ = device::kNone;
   std::atomic<bool> working_{false};  // an operation is between its begin and its end there
   std::uint32_t queue_moves_ = 0;     // Device::moves() when the queue was taken
@@ -171,8 +171,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool retiring_ = false;
   bool left_ = false;  // what a thread that had it still submits reaches no device
   StreamAttributes attributes_;
-  WorkMark mark_;  // of whoever executes, and of any thread as `queue_` is
-  // Of whoever executes.
+  WorkMark mark_;  // of the thread that executes, and of any as `queue_` is
+  // Of the thread that executes.
   double floor_ns_ = 0;  // what the operations so far could not have been done before
 };
 

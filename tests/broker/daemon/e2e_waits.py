@@ -1,4 +1,4 @@
-"""What a waiter is told: the sum that is full, its numbers, and who has most of it; and why a job does not run."""
+"""What a waiter is told: the sum that is full, its numbers, and which job has most of it; and why a job does not run."""
 
 import os
 import pty
