@@ -85,6 +85,9 @@ struct seq_file;
 struct bpf_iter_meta {
   struct seq_file* seq;
 };
+struct sched_info {
+  unsigned long long run_delay;
+};
 struct task_struct {
   struct thread_info thread_info;
   int pid;
@@ -95,6 +98,7 @@ struct task_struct {
   struct files_struct* files;
   struct signal_struct* signal;
   struct task_struct* real_parent;
+  struct sched_info sched_info;
 };
 struct bpf_iter__task {
   struct bpf_iter_meta* meta;
@@ -428,19 +432,20 @@ static __always_inline __u32 asleep_wait(struct task_struct* task, long state) {
 
 /* ---- the scheduler's tracepoints ---- */
 
-static __always_inline void leave(struct thread_now* thread, struct task_struct* task,
-                                  _Bool preempted, __u64 now) {
-  long state = preempted ? 0 : task->__state;
-  thread->asleep = state != 0;
-  thread->kind = state == 0 ? THREAD_WAIT_NONE : sleep_wait(task, state, thread->kind);
-  barrier();
-  thread->left_ns = now; /* last: with it the rest is valid */
+/* For how long the task has waited for a CPU since it began; 0 in a kernel that does not count it. */
+static __always_inline __u64 queued_ns(struct task_struct* task) {
+  if (!bpf_core_field_exists(task->sched_info)) return 0;
+  return task->sched_info.run_delay;
 }
 
-static __always_inline void back(struct thread_now* thread, struct task_struct* task, __u64 now) {
-  __u64 left = thread->left_ns;
-  if (left == 0) return; /* it was on a CPU when the watch began */
-  thread->left_ns = 0;
+/* Another CPU may wake a thread before it has left entirely. */
+static __always_inline __u64 woken_ns(struct thread_now* thread) {
+  _Bool woken = thread->asleep && thread->waking_ns > thread->left_ns;
+  return woken ? thread->waking_ns : thread->left_ns;
+}
+
+static __always_inline void period_write(struct thread_now* thread, struct task_struct* task,
+                                         __u64 back_ns) {
   struct thread_period* out = bpf_ringbuf_reserve(&periods, sizeof *out, 0);
   if (!out) {
     __sync_fetch_and_add(&shared.lost_periods, 1);
@@ -448,11 +453,10 @@ static __always_inline void back(struct thread_now* thread, struct task_struct* 
   }
   __u8 asleep = thread->asleep;
   __u32 kind = thread->kind;
-  /* Another CPU may wake a thread before it has left entirely. */
-  __u64 woken = asleep && thread->waking_ns > left ? thread->waking_ns : left;
-  out->left_ns = left;
-  out->woken_ns = woken < now ? woken : now;
-  out->back_ns = now;
+  __u64 woken = woken_ns(thread);
+  out->left_ns = thread->left_ns;
+  out->woken_ns = woken < back_ns ? woken : back_ns;
+  out->back_ns = back_ns;
   out->thread = task->pid;
   out->process = task->tgid;
   out->waker_thread = asleep ? thread->waker_thread : 0;
@@ -462,6 +466,33 @@ static __always_inline void back(struct thread_now* thread, struct task_struct* 
   out->kind = kind;
   out->reserved = 0;
   bpf_ringbuf_submit(out, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void back(struct thread_now* thread, struct task_struct* task, __u64 now) {
+  if (thread->left_ns == 0) return; /* it was on a CPU when the watch began */
+  period_write(thread, task, now);
+  thread->left_ns = 0;
+}
+
+/* A thread that leaves and was not seen to come back: kernels that hide a task from tracepoints hide
+ * the switch from it to the next one too. It came back when it had waited for a CPU as long as the
+ * kernel counted since. */
+static __always_inline void back_unseen(struct thread_now* thread, struct task_struct* task,
+                                        __u64 now) {
+  __u64 queued = queued_ns(task) - thread->queued_ns;
+  __u64 came = woken_ns(thread) + queued;
+  period_write(thread, task, came < now ? came : now);
+}
+
+static __always_inline void leave(struct thread_now* thread, struct task_struct* task,
+                                  _Bool preempted, __u64 now) {
+  if (thread->left_ns != 0) back_unseen(thread, task, now);
+  long state = preempted ? 0 : task->__state;
+  thread->asleep = state != 0;
+  thread->kind = state == 0 ? THREAD_WAIT_NONE : sleep_wait(task, state, thread->kind);
+  thread->queued_ns = queued_ns(task);
+  barrier();
+  thread->left_ns = now; /* last: with it the rest is valid */
 }
 
 SEC("tp_btf/sched_switch")
@@ -594,6 +625,7 @@ int threads_list(struct bpf_iter__task* context) {
     now.left_ns = bpf_ktime_get_ns();
     now.asleep = 1;
     now.kind = asleep_wait(task, state);
+    now.queued_ns = queued_ns(task);
   }
   if (bpf_map_update_elem(&threads, &thread, &now, BPF_NOEXIST) != 0) {
     __sync_fetch_and_add(&shared.lost_threads, 1);

@@ -39,6 +39,7 @@ struct thread_process {
 struct thread_now {
   __u64 left_ns;   /* when it left its CPU; 0 while it is on one */
   __u64 waking_ns; /* when it was last woken; counts for this period if not before left_ns */
+  __u64 queued_ns; /* for how long it had ever waited for a CPU when it left; 0: not told */
   __u32 process;
   __u32 waker_thread; /* of that waking; 0: an interrupt, or the kernel itself */
   __u32 waker_process;
