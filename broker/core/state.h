@@ -228,6 +228,8 @@ struct Tenant {
   Nanos urgent_from = 0;                 // not before this time
   Nanos paused_at = 0;                   // it gave its GPUs back within its turn; 0 = it did not
   Nanos pause_ns = 10'000'000;           // how long after that it wants them again, as learned
+  Nanos paused_ns = 0;                   // the pause after its last lease; 0 = there was none
+  double step_use = 1;                   // part of its time, pauses included, that it uses
   Nanos turn_ns = 0;                     // length of its turn,
   Nanos turn_left_ns = 0;                // and what is left of it if it was interrupted
   Nanos wide_until = 0;                  // its windows are not narrow until then; 0 = they are

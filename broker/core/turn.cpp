@@ -31,7 +31,9 @@
 // singles; its other GPUs wait for that as long as a change of turns would take, and are lent to
 // singles then. A gang may be idle within its turn for as long, and gives its GPUs back after that.
 // Where its pauses are long enough for kernels of the others, as learned from both, it gives its
-// GPUs back after the usual grace; what the others have in flight then ends within the pause.
+// GPUs back after the usual grace; what the others have in flight then ends within the pause. That
+// costs it a change of turns in each step, which on a busy host is as long as the pause: a gang
+// that has missed any of its guarantee in the last two seconds keeps them.
 //
 // In its last quarter a turn ends at the next moment in which the gang is idle on all its GPUs,
 // which is between two steps. In a step, members would have to be let through until all are empty
@@ -39,6 +41,7 @@
 #include "broker/core/turn.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "broker/core/policy.h"
 
@@ -66,6 +69,9 @@ constexpr Nanos kApartDrains = 2;
 constexpr Nanos kWindowPart = 4;
 /// The last part of a turn, in which it ends with the step.
 constexpr Nanos kStepPart = 4;
+/// A gang that is behind keeps its pauses if it uses at least this part of its time. One that uses
+/// less would not have its guarantee either with them.
+constexpr double kStepUseLeast = 0.5;
 /// A turn that is left for more than so many quanta is over.
 constexpr Nanos kLeftQuanta = 10;
 
@@ -109,10 +115,23 @@ void mark(Tenant& gang) {
   gang.missed_next = static_cast<std::uint32_t>((gang.missed_next + 1) % gang.missed_then.size());
 }
 
+/// What it used of its last lease, with the pause after it that was lent. Its meters tell that
+/// after the lease has drained.
+void step_use_learn(Tenant& gang) {
+  Nanos used = 0;
+  for (const Share& share : gang.shares) used += share.episode_busy_ns;
+  const Nanos had = gang.closed_at - gang.opened_at + std::exchange(gang.paused_ns, 0);
+  if (had <= 0) return;
+  const double all = static_cast<double>(had) * static_cast<double>(gang.shares.size());
+  const double use = std::min(static_cast<double>(used) / all, 1.0);
+  gang.step_use += (use - gang.step_use) / static_cast<double>(kForgottenOf);
+}
+
 /// It wants its GPUs again.
 void pause_ends(State& state, Tenant& gang, Nanos now) {
   if (gang.paused_at == 0) return;
-  mean_learn(gang.pause_ns, std::min(now - gang.paused_at, state.policy.quantum_ns));
+  gang.paused_ns = std::min(now - gang.paused_at, state.policy.quantum_ns);
+  mean_learn(gang.pause_ns, gang.paused_ns);
   gang.paused_at = 0;
   for (const Share& share : gang.shares) state.gpus[share.gpu]->pause_until = 0;
 }
@@ -169,11 +188,14 @@ Nanos turn_step(const Tenant& gang) { return gang.turn_left_ns / kStepPart; }
 Nanos turn_grace(const State& state, const Tenant& tenant) {
   const Nanos grace = state.policy.idle_grace_ns;
   if (!tenant.gang() || tenant.turn_ending) return grace;
+  const Nanos kept = std::max(grace, std::min(tenant.change_ns, state.policy.quantum_ns));
+  const bool behind = tenant.guaranteed() && missed_lately(tenant) > 0;
+  if (behind && tenant.step_use >= kStepUseLeast) return kept;
   // The pause has to be worth the grace that passes before others have it.
   const bool fits = std::ranges::all_of(tenant.shares, [&](const Share& s) {
     return state.gpus[s.gpu]->filler_ns + grace <= tenant.pause_ns;
   });
-  return fits ? grace : std::max(grace, std::min(tenant.change_ns, state.policy.quantum_ns));
+  return fits ? grace : kept;
 }
 
 Nanos turn_window(const Tenant& gang) { return gang.turn_ns / kWindowPart; }
@@ -203,6 +225,7 @@ void turn_comes(Tenant& gang, bool come, Nanos now) {
 }
 
 void turn_open(const State& state, Tenant& gang, bool urgent, Nanos now) {
+  step_use_learn(gang);
   if (urgent || gang.turn_left_ns <= 0) gang.turn_ns = turn_length(state, gang);
   if (urgent || gang.turn_left_ns <= 0) gang.turn_left_ns = gang.turn_ns;
   const Nanos took = std::min(now - gang.change_from, state.policy.inference_burst_ns);

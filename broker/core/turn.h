@@ -24,7 +24,8 @@ bool turn_time_passed(const State& state, Tenant& gang, Nanos passed);
 void turn_charged(Tenant& gang, double ns);
 
 /// How long the holder may be idle while others wait before it gives its GPUs back. Others may use
-/// the pauses of a gang where what they have in flight has ended when it wants its GPUs again.
+/// the pauses of a gang where what they have in flight has ended when it wants its GPUs again, and
+/// where it is not behind.
 Nanos turn_grace(const State& state, const Tenant& tenant);
 
 /// The window of an urgent gang's turn.
