@@ -1,4 +1,5 @@
-// sluice-sim: runs one named scenario of the simulator and prints what came of it.
+// sluice-sim: runs one named scenario of the simulator, or jobs of a file, and prints what came of
+// it.
 #include <charconv>
 #include <cstdio>
 #include <fstream>
@@ -6,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "broker/sim/jobs.h"
 #include "broker/sim/packing.h"
 #include "broker/sim/report.h"
 #include "broker/sim/scenarios.h"
@@ -17,14 +19,20 @@ constexpr int kUsageExit = 2;
 
 void usage_print() {
   std::printf(
-      "usage: sluice-sim [--scenario NAME] [--seed N] [--seconds S] [--quantum MS]\n"
-      "                  [--policy NAME] [--sm-mode MODE] [--json | --shares]\n"
+      "usage: sluice-sim [--scenario NAME | --jobs FILE] [--seed N] [--seconds S]\n"
+      "                  [--quantum MS] [--policy NAME] [--sm-mode MODE] [--json | --shares]\n"
       "       sluice-sim --pods FILE [--gpus N] [--runs N] [--seed N]\n"
       "\n"
       "Runs the broker's core over a model of GPUs and programs in virtual time. The same seed\n"
       "gives the same run.\n"
       "\n"
       "  --scenario NAME  what to run (default shares-50-50); see below\n"
+      "  --jobs FILE      jobs of your own on one GPU, as JSON: {\"jobs\": [{\"name\": \"serve\",\n"
+      "                   \"class\": \"inference\", \"percent\": 40, \"program\": \"requests\",\n"
+      "                   \"kernel_us\": 1000, \"kernels\": 10, \"gap_us\": 30000}, {\"percent\": "
+      "30,\n"
+      "                   \"program\": \"loop\", \"kernel_us\": 5000}]}. Other programs: bursts\n"
+      "                   (kernels, pause_us), graphs (kernels), sync\n"
       "  --seed N         seed of everything random (default 1)\n"
       "  --seconds S      length of virtual time instead of the scenario's own\n"
       "  --json           JSON instead of a table\n"
@@ -54,6 +62,7 @@ struct Options {
   bool help = false;
   bool shares = false;
   std::string pods;
+  std::string jobs;
   std::uint64_t gpus = 8;
   std::uint64_t runs = 200;
   std::optional<sluice::core::Order> order;
@@ -102,6 +111,24 @@ int packing_print(const Options& options) {
   return 0;
 }
 
+/// What is to be run; null = it was said what is wrong.
+std::optional<sluice::sim::Experiment> experiment_of(const Options& options) {
+  if (options.jobs.empty()) {
+    auto setup = sluice::sim::scenario_make(options.scenario, options.seed);
+    if (!setup)
+      fail("there is no scenario '" + options.scenario + "'; sluice-sim --help lists them");
+    return setup;
+  }
+  std::ifstream file(options.jobs);
+  std::string error;
+  auto setup = file ? sluice::sim::jobs_read(file, options.seed, &error) : std::nullopt;
+  if (!file)
+    fail("cannot read " + options.jobs);
+  else if (!setup)
+    fail(options.jobs + ": " + error + "; sluice-sim --help shows one");
+  return setup;
+}
+
 /// 0 = go on.
 int options_parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
@@ -120,12 +147,14 @@ int options_parse(int argc, char** argv, Options* options) {
     }
     const bool known = word == "--scenario" || word == "--seed" || word == "--seconds" ||
                        word == "--quantum" || word == "--policy" || word == "--sm-mode" ||
-                       word == "--pods" || word == "--gpus" || word == "--runs";
+                       word == "--pods" || word == "--jobs" || word == "--gpus" || word == "--runs";
     if (!known) return fail("there is no option " + std::string(word) + "; see sluice-sim --help");
     if (i + 1 == argc) return fail(std::string(word) + " needs a value; see sluice-sim --help");
     const std::string_view value = argv[++i];
     if (word == "--scenario")
       options->scenario = value;
+    else if (word == "--jobs")
+      options->jobs = value;
     else if (word == "--pods")
       options->pods = value;
     else if (word == "--policy") {
@@ -159,9 +188,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (!options.pods.empty()) return packing_print(options);
-  auto setup = sluice::sim::scenario_make(options.scenario, options.seed);
-  if (!setup)
-    return fail("there is no scenario '" + options.scenario + "'; sluice-sim --help lists them");
+  auto setup = experiment_of(options);
+  if (!setup) return kUsageExit;
   if (options.order) setup->policy.order = *options.order;
   if (options.mode)
     for (auto& job : setup->jobs) job.sm_mode = *options.mode;
@@ -174,7 +202,8 @@ int main(int argc, char** argv) {
   if (options.seconds > 0)
     setup->duration_ns = static_cast<sluice::sim::Nanos>(options.seconds) * 1'000'000'000;
   const sluice::sim::Result result = sluice::sim::simulate(*setup);
-  const sluice::sim::ReportHead head{options.scenario, options.seed, setup->duration_ns};
+  const std::string& name = options.jobs.empty() ? options.scenario : options.jobs;
+  const sluice::sim::ReportHead head{name, options.seed, setup->duration_ns};
   const std::string text = options.json ? report_json(head, result) : report_text(head, result);
   std::fputs(text.c_str(), stdout);
   return 0;

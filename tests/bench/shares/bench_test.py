@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import alone_bench
 import priority_bench
@@ -81,6 +82,45 @@ class Arithmetic(unittest.TestCase):
                          ("A", "30-1of2@/d/t1-30={x}"))
 
 
+class Dilation(unittest.TestCase):
+    def test_once_as_long_is_the_brokers_default(self):
+        with tempfile.TemporaryDirectory() as place:
+            shown = []
+            for text in ("", processes.dilated_config(1)):
+                pathlib.Path(place, "sluice.toml").write_text(text)
+                done = subprocess.run([BUILD / "bin/sluice", "config", "show", pathlib.Path(place, "sluice.toml")],
+                                      capture_output=True, text=True, check=True)
+                shown.append(done.stdout)
+        self.assertEqual(*shown)
+
+    def test_the_longest_is_one_that_a_broker_takes(self):
+        with tempfile.TemporaryDirectory() as place:
+            pathlib.Path(place, "sluice.toml").write_text(processes.dilated_config(processes.DILATION_MAX))
+            subprocess.run([BUILD / "bin/sluice", "config", "check", pathlib.Path(place, "sluice.toml")], capture_output=True,
+                           check=True)
+
+    def test_auto_is_by_what_a_wake_up_takes(self):
+        for wake_ms, dilation in ((0.01, 1), (0.1, 1), (0.35, 4), (100, processes.DILATION_MAX)):
+            with unittest.mock.patch.object(processes, "wake_ms", lambda took=wake_ms: took):
+                self.assertEqual(processes.dilation_of("auto"), dilation)
+
+
+class Simulator(unittest.TestCase):
+    """Processes and the simulator agree. Of what is used, because a busy host leaves the GPU idle; stretched, because it also
+    wakes programs late."""
+
+    def test_shares_are_within_two_points(self):
+        with tempfile.TemporaryDirectory() as place:
+            done = bench("shares_bench.py", "--json", f"{place}/all.json", "--split", "30/70", "--kind", "unequal", "--dilation",
+                         "8", "--windows", "2", "--repeats", "1")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            line = json.loads(pathlib.Path(place, "all.json").read_text())["lines"][0]
+        simulated = [mean for mean, _ in line["sim"]]
+        for part, mean, percent in zip(line["part"], simulated, (30, 70)):
+            self.assertAlmostEqual(part["median"], mean / sum(simulated), delta=0.02, msg=done.stdout)
+            self.assertAlmostEqual(mean, percent / 100, delta=0.02)
+
+
 class SmallRuns(unittest.TestCase):
     def run_json(self, name, *words):
         with tempfile.TemporaryDirectory() as place:
@@ -134,7 +174,8 @@ class WrongUse(unittest.TestCase):
         for words, text in ((["--split", "30:70"], "--split takes percentages"), (["--env", "X"], "--env takes K=V"),
                             (["--preload", "/nowhere.so"], "there is no /nowhere.so"),
                             (["--bare", "--preload", sys.executable], "exclude each other"),
-                            (["--repeats", "0"], "--repeats is at least 1")):
+                            (["--repeats", "0"], "--repeats is at least 1"), (["--dilation", "0"], "1 to 50, or auto"),
+                            (["--dilation", "2", "--gpu"], "--dilation is for software GPUs")):
             done = bench("shares_bench.py", *words)
             self.assertEqual(done.returncode, 2)
             self.assertIn(text, done.stderr)

@@ -10,7 +10,8 @@ the shim's place.
 A request's time is from when it was meant to start until the device's time of the end of its last kernel, waiting for the
 requests before it included. Both runs of a repeat have their requests at the same times. `p99` and the rest are medians of
 the repeats, the least and the most of them in brackets; `ratio` is beside over alone, of each repeat. `batch` is the part of
-the device's time that the batch tenant got, `kept` that over what inference left: 1 - its own part.
+the device's time that the batch tenant got, `kept` that over what inference left: 1 - its own part. `sim` is what the simulator
+says of such jobs, with requests at times of its own; --dilation makes the processes' host matter less. Times are the model's.
 """
 import argparse
 import statistics
@@ -29,17 +30,41 @@ def percentile(values, part):
     return ordered[max(0, -(-len(ordered) * part // 100) - 1)]
 
 
+def gap_us(arguments):
+    return round(arguments.kernel * KERNELS / arguments.load)
+
+
+def simulated(arguments):
+    """The same figures from the simulator; null under another library or other settings."""
+    if arguments.preload or arguments.bare or arguments.config:
+        return None
+    serve = {"name": "serve", "class": "inference", "percent": 100 - BATCH_PERCENT, "program": "requests",
+             "kernel_us": arguments.kernel, "kernels": KERNELS, "gap_us": gap_us(arguments)}
+    batch = {"name": "batch", "percent": BATCH_PERCENT, "program": "loop", "kernel_us": arguments.kernel}
+    repeats = []
+    for seed in range(1, arguments.repeats + 1):
+        alone, beside = (processes.simulated(arguments.build, jobs, arguments.seconds, seed)
+                         for jobs in ([serve], [serve, batch]))
+        one = {f"{name}_p{part}": result["jobs"][0][f"latency_p{part}_ns"] / 1e6
+               for name, result in (("alone", alone), ("beside", beside)) for part in (50, 99)}
+        shares = [job["busy_ns"][0] / beside["duration_ns"] for job in beside["jobs"]]
+        repeats.append({**one, "p50_ratio": one["beside_p50"] / one["alone_p50"],
+                        "p99_ratio": one["beside_p99"] / one["alone_p99"], "serve": shares[0], "batch": shares[1],
+                        "kept": shares[1] / (1 - shares[0])})
+    return {key: statistics.median(one[key] for one in repeats) for key in repeats[0]}
+
+
 def run(arguments, seed, beside):
     """One run: the requests' times, and the parts of the device's time."""
-    gap_us = round(arguments.kernel * KERNELS / arguments.load)
-    specs = [processes.Spec("serve", 100 - BATCH_PERCENT, ["requests", f"serve={arguments.kernel}", str(KERNELS), str(gap_us),
-                                                          str(seed)], "inference")]
+    kernel, dilation = arguments.kernel * arguments.dilation, arguments.dilation
+    specs = [processes.Spec("serve", 100 - BATCH_PERCENT, ["requests", f"serve={kernel}", str(KERNELS),
+                                                          str(gap_us(arguments) * dilation), str(seed)], "inference")]
     if beside:
-        specs.append(processes.Spec("batch", BATCH_PERCENT, ["loop", f"batch={arguments.kernel}", "4"]))
-    with processes.Machine(arguments, f"serve={arguments.kernel}us/skip,batch={arguments.kernel}us/skip") as machine:
+        specs.append(processes.Spec("batch", BATCH_PERCENT, ["loop", f"batch={kernel}", "4"]))
+    with processes.Machine(arguments, f"serve={kernel}us/skip,batch={kernel}us/skip") as machine:
         machine.start(specs)
-        looks = machine.watch(arguments.warmup, arguments.seconds, 1)
-        requests = [latency for _, latency in machine.tenants[0].requests]
+        looks = machine.watch(arguments.warmup * dilation, arguments.seconds * dilation, 1)
+        requests = [latency / dilation for _, latency in machine.tenants[0].requests]
     if not requests:
         raise RuntimeError("no request ended: give it more --seconds")
     return {"requests_ns": requests, "shares": [share[0] for share in processes.shares_of(looks)],
@@ -80,15 +105,19 @@ def main():
         repeats.append({**figures_of(alone, beside), "alone": alone, "beside": beside})
     print(f"under {processes.under(arguments)}: {arguments.repeats} x {arguments.seconds:g} s, load {arguments.load:g}, "
           f"{min(r['requests'] for r in repeats)} requests or more each, kernels of {arguments.kernel} us, "
-          f"lag {100 * max(r['lag'] for r in repeats):.2f} %")
+          f"dilation {arguments.dilation}, lag {100 * max(r['lag'] for r in repeats):.2f} %")
+    sim = simulated(arguments)
     rows = {key: summary([{key: [one[key]]} for one in repeats], key)[0] for key in repeats[0] if "alone" != key != "beside"}
     for name, unit in (("alone_p50", "ms"), ("beside_p50", "ms"), ("p50_ratio", ""), ("alone_p99", "ms"), ("beside_p99", "ms"),
                        ("p99_ratio", "")):
         row = rows[name]
-        print(f"{name:12}{row['median']:9.3f} {unit:2} ({row['least']:.3f} .. {row['most']:.3f})")
+        beside = f"   sim {sim[name]:.3f}" if sim else ""
+        print(f"{name:12}{row['median']:9.3f} {unit:2} ({row['least']:.3f} .. {row['most']:.3f}){beside}")
     for name in ("serve", "batch", "kept"):
-        print(f"{name:12}{text_of(rows[name])} %")
-    processes.json_write(arguments, {"under": processes.under(arguments), "load": arguments.load, "figures": rows,
+        beside = f"   sim {100 * sim[name]:.2f}" if sim else ""
+        print(f"{name:12}{text_of(rows[name])} %{beside}")
+    processes.json_write(arguments, {"under": processes.under(arguments), "load": arguments.load, "dilation": arguments.dilation, "figures": rows,
+                                     "sim": sim,
                                      "runs": repeats})
     return 0
 

@@ -2,9 +2,11 @@
 sluiced of their own, under another preloaded library, or under nothing; and the device time that each of them got.
 Standard library only.
 """
+import argparse
 import dataclasses
 import functools
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -29,8 +31,69 @@ def add_options(parser):
     parser.add_argument("--gpu", action="store_true",
                         help="the real GPU instead of a software one; device time is then what the tenants saw end")
     parser.add_argument("--config", default="", metavar="TOML", help="settings of the broker, e.g. '[scheduler]\\nquantum = \"5ms\"'")
+    parser.add_argument("--dilation", type=dilation_of, default=1, metavar="N",
+                        help="all modelled times, the broker's too, are N times as long, so that the host's matter less; figures are "
+                             "of the model; auto: by what a wake-up takes here (1)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each line (3)")
     parser.add_argument("--json", metavar="FILE", help="all figures, the windows too, as JSON")
+
+
+# The broker's default times in milliseconds, by their keys in [scheduler], and the window of the classes that have one.
+BROKER_MS = {"quantum": 10, "idle_grace": 0.5, "inference_window": 1, "inference_burst": 100}
+WINDOW_MS = 20
+WAKE_OF_QUANTUM = 0.01  # a wake-up is to be no more than this part of a quantum
+DILATION_MAX = 50  # of inference_burst no more than a minute, and a run of a minute is most of an hour
+
+
+def wake_ms():
+    """What a thread waits until it runs again, the mean of many, on this host as it is now."""
+    pairs = 300
+    ends = [os.pipe(), os.pipe()]
+
+    def answer():
+        for _ in range(pairs):
+            os.read(ends[0][0], 1)
+            os.write(ends[1][1], b"a")
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    begin = time.monotonic()
+    for _ in range(pairs):
+        time.sleep(0.001)
+        os.write(ends[0][1], b"q")
+        os.read(ends[1][0], 1)
+    took = time.monotonic() - begin
+    thread.join()
+    for end in (*ends[0], *ends[1]):
+        os.close(end)
+    return 1000 * (took / pairs - 0.001) / 3  # the sleep, and one wake-up of each of the two
+
+
+def dilation_of(word):
+    if word == "auto":
+        return min(max(1, math.ceil(wake_ms() / (WAKE_OF_QUANTUM * BROKER_MS["quantum"]))), DILATION_MAX)
+    number = int(word)
+    if not 1 <= number <= DILATION_MAX:
+        raise argparse.ArgumentTypeError(f"1 to {DILATION_MAX}, or auto")
+    return number
+
+
+def dilated_config(dilation):
+    """The broker's default times, so many times as long."""
+    scheduler = "".join(f'{key} = "{value * dilation:g}ms"\n' for key, value in BROKER_MS.items())
+    scheduler += f'drain_timeout = "{dilation}s"\nrunaway_after = "{4 * dilation}s"\n'
+    classes = "".join(f'[class.{name}]\nwindow = "{WINDOW_MS * dilation}ms"\n' for name in ("batch", "debug"))
+    return f"[scheduler]\n{scheduler}{classes}"
+
+
+def simulated(build, jobs, seconds, seed=1):
+    """What the simulator says of such jobs (sluice-sim --jobs): its JSON."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"jobs": jobs}, file)
+        file.flush()
+        done = subprocess.run([build / "bin/sluice-sim", "--jobs", file.name, "--seconds", str(math.ceil(seconds)), "--seed",
+                               str(seed), "--json"], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
 
 
 def check_options(parser, arguments):
@@ -41,6 +104,8 @@ def check_options(parser, arguments):
         parser.error("--bare and --preload exclude each other")
     if arguments.preload and not os.path.exists(arguments.preload):
         parser.error(f"--preload: there is no {arguments.preload}")
+    if arguments.dilation != 1 and (arguments.gpu or arguments.config):
+        parser.error("--dilation is for software GPUs and the broker's default settings: neither --gpu nor --config")
     if arguments.repeats < 1:
         parser.error("--repeats is at least 1")
 
@@ -142,7 +207,8 @@ class Machine:
 
     def _broker_start(self):
         config = self.directory / "sluice.toml"
-        config.write_text(self.arguments.config.replace("\\n", "\n") + "\n")
+        text = self.arguments.config.replace("\\n", "\n")
+        config.write_text((text or dilated_config(self.arguments.dilation)) + "\n")
         reader, writer = os.pipe()
         self.broker = subprocess.Popen(
             [self.build / "bin/sluiced", "--config", config, "--socket", self.directory / "broker.sock", "--log",

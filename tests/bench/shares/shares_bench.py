@@ -13,7 +13,8 @@ account of each process (on a real GPU, --gpu, by the kernels that each tenant s
 the least and the most of them in brackets. `of used` are medians of the same two figures of the tenant's part of what all
 tenants together used, window by window: what the rule did, without the time that the GPU was idle while this host was
 busy with something else. `lag` is the part of the time by which this host was slower than the device's
-model; a line above 2 % says more of the host than of the shares, and is marked.
+model; a line above 2 % says more of the host than of the shares, and is marked. `sim` is what the simulator says of the same
+programs, `achieved` and `error`: it knows no host, and --dilation makes the processes' host matter less.
 
 Kinds: equal (kernels of --kernel, four in flight), unequal (0.2, 5, 1 and 6 times as long), bursty (eight kernels, a
 synchronisation, a pause of a tenth of a kernel on average), graph (graphs of four kernels), sync (launch, synchronise), streams
@@ -44,6 +45,26 @@ def program(kind, index, kernel_us):
             "graph": ["graph", work, "4"], "sync": ["sync", work], "streams": ["streams", work, "32"]}[kind]
 
 
+def simulated_job(kind, index, percent, kernel_us, sm_mode):
+    """The same tenant for the simulator; null where it has no such program."""
+    kernel = round(kernel_us * UNEQUAL[index % len(UNEQUAL)]) if kind == "unequal" else kernel_us
+    words = {"equal": {"program": "loop"}, "unequal": {"program": "loop"}, "sync": {"program": "sync"},
+             "bursty": {"program": "bursts", "kernels": 8, "pause_us": max(1, kernel_us // 10)},
+             "graph": {"program": "graphs", "kernels": 4}}.get(kind)
+    return words and {"percent": percent, "mode": sm_mode, "kernel_us": kernel, **words}
+
+
+def simulated(arguments, split, kind):
+    """Per tenant its mean share and mean error in the simulator; null where it has no such program."""
+    percents = percents_of(split)
+    jobs = [simulated_job(kind, i, percent, arguments.kernel, arguments.sm_mode) for i, percent in enumerate(percents)]
+    if None in jobs or arguments.preload or arguments.bare or arguments.config:
+        return None
+    result = processes.simulated(arguments.build, jobs, arguments.windows * arguments.window)
+    return [figures_of([busy / 1e9 for busy in job["window_busy_ns"][0]], percent / 100)
+            for job, percent in zip(result["jobs"], percents)]
+
+
 def timed(kernel_us):
     """The lengths of all kernels, for the software GPU."""
     rules = [f"w={kernel_us}us/skip"]
@@ -67,11 +88,12 @@ def parts_of(windows):
 def run(arguments, split, kind):
     """One run: its windows per tenant, its figures and the host's lag."""
     percents = percents_of(split)
-    specs = [processes.Spec(f"t{i}-{percent}", percent, program(kind, i, arguments.kernel), sm_mode=arguments.sm_mode)
+    kernel, dilation = arguments.kernel * arguments.dilation, arguments.dilation
+    specs = [processes.Spec(f"t{i}-{percent}", percent, program(kind, i, kernel), sm_mode=arguments.sm_mode)
              for i, percent in enumerate(percents)]
-    with processes.Machine(arguments, timed(arguments.kernel)) as machine:
+    with processes.Machine(arguments, timed(kernel)) as machine:
         machine.start(specs)
-        looks = machine.watch(arguments.warmup, arguments.window, arguments.windows)
+        looks = machine.watch(arguments.warmup * dilation, arguments.window * dilation, arguments.windows)
     windows = processes.shares_of(looks)
     means, errors = zip(*(figures_of(shares, percent / 100) for shares, percent in zip(windows, percents)))
     parts, part_errors = zip(*(figures_of(shares, percent / sum(percents))
@@ -93,12 +115,13 @@ def text_of(row):
 def line_print(split, kind, line):
     for i, (percent, *rows) in enumerate(zip(percents_of(split), *(line[key] for key in KEYS))):
         mean, error, part, part_error = rows
+        sim = f"{100 * line['sim'][i][0]:.2f} ({100 * line['sim'][i][1]:.2f})" if line["sim"] else ""
         used = f"{100 * part['median']:.2f} ({100 * part_error['median']:.2f})"
         head = f"{split:12}{kind:9}" if i == 0 else " " * 21
         tail = ""
         if i == 0:
             tail = f"{100 * line['lag']:8.2f}" + ("  inconclusive: the host lags" if line["lag"] > LAG_MAX else "")
-        print(f"{head}{percent:6}{text_of(mean):>26}{text_of(error):>24}{used:>16}{tail}", flush=True)
+        print(f"{head}{percent:6}{text_of(mean):>26}{text_of(error):>24}{used:>16}{sim:>16}{tail}", flush=True)
 
 
 def options():
@@ -125,18 +148,18 @@ def options():
 def main():
     arguments = options()
     print(f"under {processes.under(arguments)}: {arguments.repeats} x {arguments.windows} windows of {arguments.window:g} s, "
-          f"kernels of {arguments.kernel} us")
-    print(f"{'split':12}{'kind':9}{'target':>6}{'achieved, %':>26}{'error, %':>24}{'of used (error)':>16}{'lag, %':>8}")
+          f"kernels of {arguments.kernel} us, dilation {arguments.dilation}")
+    print(f"{'split':12}{'kind':9}{'target':>6}{'achieved, %':>26}{'error, %':>24}{'of used (error)':>16}{'sim (error)':>16}{'lag, %':>8}")
     lines = []
     for split in arguments.split or SPLITS:
         for kind in arguments.kind or KINDS:
             runs = [run(arguments, split, kind) for _ in range(arguments.repeats)]
             line = {"split": split, "kind": kind, "target": [p / 100 for p in percents_of(split)],
-                    **{key: summary(runs, key) for key in KEYS}, "lag": max(r["lag"] for r in runs), "runs": runs}
+                    **{key: summary(runs, key) for key in KEYS}, "sim": simulated(arguments, split, kind), "lag": max(r["lag"] for r in runs), "runs": runs}
             lines.append(line)
             line_print(split, kind, line)
     processes.json_write(arguments, {"under": processes.under(arguments), "window_s": arguments.window,
-                                     "kernel_us": arguments.kernel, "sm_mode": arguments.sm_mode, "lines": lines})
+                                     "kernel_us": arguments.kernel, "dilation": arguments.dilation, "sm_mode": arguments.sm_mode, "lines": lines})
     return 0
 
 
