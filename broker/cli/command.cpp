@@ -14,6 +14,7 @@
 #include "broker/cli/signals.h"
 #include "broker/cli/status.h"
 #include "broker/cli/suggest.h"
+#include "broker/protocol/gpu_index.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -44,15 +45,13 @@ std::string name_of(const Snapshot& snapshot, protocol::TenantId id) {
 }
 
 std::string gpu_words(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i)
-    if (snapshot.gpus[i].uuid == uuid) return "GPU " + std::to_string(i);
-  return "the GPU";
+  const std::uint32_t g = protocol::gpu_index(snapshot.gpus, uuid);
+  return g < snapshot.gpus.size() ? "GPU " + std::to_string(g) : "the GPU";
 }
 
 std::uint32_t jobs_on(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
-  for (const protocol::SnapshotGpu& gpu : snapshot.gpus)
-    if (gpu.uuid == uuid) return gpu.tenants;
-  return 0;
+  const std::uint32_t g = protocol::gpu_index(snapshot.gpus, uuid);
+  return g < snapshot.gpus.size() ? snapshot.gpus[g].tenants : 0;
 }
 
 int command_fail(const std::string& text) {

@@ -16,6 +16,7 @@
 #include "broker/cli/reach.h"
 #include "broker/cli/soft_gpus.h"
 #include "broker/cli/status.h"
+#include "broker/protocol/gpu_index.h"
 #include "broker/protocol/tenant_limits.h"
 #include "config/reader/config.h"
 
@@ -91,9 +92,8 @@ std::string gpus_text(const protocol::Admitted& admitted,
                       const std::vector<protocol::SnapshotGpu>& gpus) {
   std::string text;
   for (std::uint32_t i = 0; i < admitted.gpu_count && i < protocol::kTenantGpusMax; ++i) {
-    for (std::size_t g = 0; g < gpus.size(); ++g) {
-      if (gpus[g].uuid == admitted.gpus[i]) text += (text.empty() ? "" : ", ") + std::to_string(g);
-    }
+    const std::uint32_t g = protocol::gpu_index(gpus, admitted.gpus[i]);
+    if (g < gpus.size()) text += (text.empty() ? "" : ", ") + std::to_string(g);
   }
   return "GPU " + text;
 }

@@ -6,6 +6,7 @@
 #include "broker/cli/status.h"
 #include "broker/cli/text_width.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/gpu_index.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -48,10 +49,8 @@ const protocol::SnapshotTenant* tenant_find(const Snapshot& snapshot, protocol::
 }
 
 std::string gpu_number(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
-    if (snapshot.gpus[i].uuid == uuid) return std::to_string(i);
-  }
-  return "?";
+  const std::uint32_t g = protocol::gpu_index(snapshot.gpus, uuid);
+  return g < snapshot.gpus.size() ? std::to_string(g) : "?";
 }
 
 std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& gpu) {

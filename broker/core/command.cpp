@@ -18,6 +18,7 @@
 #include "broker/core/stay.h"
 #include "broker/core/texts.h"
 #include "broker/core/vacate.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::core {
 namespace {
@@ -35,9 +36,8 @@ CommandAnswered answer(RequestId request, RefusalCode code, std::string text, By
 }
 
 std::uint32_t gpu_index(const State& state, const GpuUuid& uuid) {
-  for (std::uint32_t g = 0; g < state.gpus.size(); ++g)
-    if (state.gpus[g]->uuid == uuid && !state.gpus[g]->lost) return g;
-  return kNoGpu;
+  const std::uint32_t g = protocol::gpu_index(state.gpus, uuid);
+  return g < state.gpus.size() && !state.gpus[g]->lost ? g : kNoGpu;
 }
 
 /// What going out, or coming back, would copy.

@@ -24,17 +24,18 @@
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
 #include "broker/core/vacate.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::core {
 namespace {
 
 void gpu_added(State& state, const GpuAdded& event, Nanos now) {
-  for (const auto& gpu : state.gpus)
-    if (gpu->uuid == event.uuid) {
-      gpu->lost = false;
-      state.queue_dirty = true;
-      return;
-    }
+  state.queue_dirty = true;
+  const std::uint32_t known = protocol::gpu_index(state.gpus, event.uuid);
+  if (known < state.gpus.size()) {
+    state.gpus[known]->lost = false;
+    return;
+  }
   auto gpu = std::make_unique<Gpu>();
   gpu->uuid = event.uuid;
   gpu->capacity = event.capacity;
@@ -42,15 +43,13 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
   gpu->band_at = now;
   gpu->band_credit_ns = static_cast<double>(state.policy.inference_burst_ns);
   state.gpus.push_back(std::move(gpu));
-  state.queue_dirty = true;
 }
 
 void gpu_closed(State& state, const GpuClosed& event) {
-  for (auto& gpu : state.gpus)
-    if (gpu->uuid == event.uuid) {
-      gpu->closed_to_new = state.queue_dirty = true;
-      gpu->drain = event.drain;
-    }
+  const std::uint32_t g = protocol::gpu_index(state.gpus, event.uuid);
+  if (g == state.gpus.size()) return;
+  state.gpus[g]->closed_to_new = state.queue_dirty = true;
+  state.gpus[g]->drain = event.drain;
 }
 
 void policy_changed(State& state, const PolicyChanged& event, Nanos now, Actions& out) {

@@ -6,6 +6,7 @@
 #include "broker/core/limits.h"
 #include "broker/core/placement.h"
 #include "broker/core/texts.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::core {
 namespace {
@@ -42,10 +43,9 @@ bool refused_shape(const State& state, const TenantAsked& ask, Actions& out) {
                                                      std::to_string(ask.sm_percent) +
                                                      " % is not possible; ask for 1 to 100"));
   for (std::size_t i = 0; i < ask.pinned.size(); ++i) {
-    const auto gpu =
-        std::ranges::find_if(state.gpus, [&](const auto& g) { return g->uuid == ask.pinned[i]; });
-    if (gpu == state.gpus.end()) return refuse(refusal_unknown_gpu(ask.request, ask.pinned[i]));
-    if ((*gpu)->lost) return refuse(refusal_pinned_lost(ask.request, ask.pinned[i]));
+    const std::uint32_t gpu = protocol::gpu_index(state.gpus, ask.pinned[i]);
+    if (gpu == state.gpus.size()) return refuse(refusal_unknown_gpu(ask.request, ask.pinned[i]));
+    if (state.gpus[gpu]->lost) return refuse(refusal_pinned_lost(ask.request, ask.pinned[i]));
     if (std::find(ask.pinned.begin(), ask.pinned.begin() + static_cast<std::ptrdiff_t>(i),
                   ask.pinned[i]) != ask.pinned.begin() + static_cast<std::ptrdiff_t>(i))
       return refuse(

@@ -17,6 +17,7 @@
 #include "broker/core/request.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::core {
 namespace {
@@ -25,10 +26,8 @@ namespace {
 std::vector<std::uint32_t> gpus_named(const State& state, const std::vector<GpuUuid>& names) {
   std::vector<std::uint32_t> found;
   for (const GpuUuid& name : names) {
-    const auto at =
-        std::ranges::find_if(state.gpus, [&](const auto& gpu) { return gpu->uuid == name; });
-    if (at == state.gpus.end()) return {};
-    const auto index = static_cast<std::uint32_t>(at - state.gpus.begin());
+    const std::uint32_t index = protocol::gpu_index(state.gpus, name);
+    if (index == state.gpus.size()) return {};
     if (std::ranges::find(found, index) != found.end()) return {};
     found.push_back(index);
   }

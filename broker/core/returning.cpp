@@ -22,6 +22,7 @@
 #include <algorithm>
 
 #include "broker/core/memory.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::core {
 namespace {
@@ -64,10 +65,9 @@ void returning_add(State& state, const Share& share, Bytes held, Nanos now) {
 }
 
 void device_seen(State& state, const DeviceSeen& event, Nanos now) {
-  const auto at =
-      std::ranges::find_if(state.gpus, [&](const auto& gpu) { return gpu->uuid == event.gpu; });
-  if (at == state.gpus.end() || (*at)->lost) return;
-  Gpu& gpu = **at;
+  const std::uint32_t at = protocol::gpu_index(state.gpus, event.gpu);
+  if (at == state.gpus.size() || state.gpus[at]->lost) return;
+  Gpu& gpu = *state.gpus[at];
   const Bytes unclaimed = event.used - std::min(event.used, event.claimed_least);
   if (gpu.returning == 0) {
     if (event.claimed_least != event.claimed_most) return;  // they changed under the question

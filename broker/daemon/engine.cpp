@@ -15,6 +15,7 @@
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::daemon {
 namespace {
@@ -336,10 +337,8 @@ std::string Engine::gpu_text(const Tenant& tenant, std::uint32_t gpu_index) cons
 }
 
 std::uint64_t Engine::context_bytes(const protocol::GpuUuid& gpu) const {
-  for (const ServedGpu& served : gpus_) {
-    if (served.uuid == gpu) return served.context_bytes;
-  }
-  return 0;
+  const std::uint32_t g = protocol::gpu_index(gpus_, gpu);
+  return g < gpus_.size() ? gpus_[g].context_bytes : 0;
 }
 
 bool Engine::admitted_send(const core::TenantAdmitted& action, const Pending& pending,

@@ -6,6 +6,7 @@
 #include "broker/daemon/engine.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::daemon {
 namespace {
@@ -176,9 +177,8 @@ void Engine::carry_out(const core::TenantEnded& action) {
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i) {
     const std::uint64_t used = std::min(tenant.pages->usage(i).busy_ns, lived_ns(tenant));
     busy_ns += used;
-    for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
-      if (gpus_[g].uuid == tenant.gpus[i]) retired_busy_ns_[g] += used;
-    }
+    const std::uint32_t g = protocol::gpu_index(gpus_, tenant.gpus[i]);
+    if (g < gpus_.size()) retired_busy_ns_[g] += used;
   }
   log_.line_of(tenant.uid, Level::kInfo, "ended",
                {{"tenant", tenant.id}, {"name", tenant.name}, {"busy_ns", busy_ns}});

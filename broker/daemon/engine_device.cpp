@@ -5,6 +5,7 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::daemon {
 namespace {
@@ -100,8 +101,8 @@ void Engine::devices_poll() {
                      "); the broker tries again every half a minute",
                  {});
   for (const protocol::GpuUuid& uuid : news.lost) {
-    const bool software = std::ranges::any_of(
-        gpus_, [&](const ServedGpu& gpu) { return gpu.uuid == uuid && gpu.software; });
+    const std::uint32_t g = protocol::gpu_index(gpus_, uuid);
+    const bool software = g < gpus_.size() && gpus_[g].software;
     log_.message(Level::kError, "gpu_lost",
                  std::string("a GPU no longer answers: its jobs are ended, and it takes no new "
                              "ones; ") +

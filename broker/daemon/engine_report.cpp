@@ -4,6 +4,7 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/snapshot.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::daemon {
 
@@ -191,8 +192,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
   for (protocol::SnapshotGpu& row : parts.gpus) {
     row.held_bytes = 0;
     row.busy_ns = 0;
-    for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
-      if (!(gpus_[g].uuid == row.uuid)) continue;
+    const std::uint32_t g = protocol::gpu_index(gpus_, row.uuid);
+    if (g < gpus_.size()) {
       text_store(row.name, sizeof row.name, gpus_[g].name);
       row.software = gpus_[g].software;
       row.busy_ns = retired_busy_ns_[g];

@@ -18,6 +18,7 @@
 #include "broker/daemon/journal_event.h"
 #include "broker/daemon/named.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/gpu_index.h"
 
 namespace sluice::daemon {
 namespace {
@@ -236,11 +237,10 @@ void Engine::carry_out(const core::GpuNoted& action) {
 void Engine::closed_gpu_note(const protocol::GpuUuid& gpu, bool closed,
                              const core::GpuDrain& drain) {
   if (closed) account_ask(drain.uid);
-  for (std::uint32_t g = 0; g < gpus_.size(); ++g) {
-    if (!(gpus_[g].uuid == gpu)) continue;
-    closed_gpus_until_.erase(g);
-    if (closed && drain.until_s != 0) closed_gpus_until_[g] = drain.until_s;
-  }
+  const std::uint32_t g = protocol::gpu_index(gpus_, gpu);
+  if (g == gpus_.size()) return;
+  closed_gpus_until_.erase(g);
+  if (closed && drain.until_s != 0) closed_gpus_until_[g] = drain.until_s;
 }
 
 void Engine::journal_tenant(const Tenant& tenant) {

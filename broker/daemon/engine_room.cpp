@@ -13,6 +13,7 @@
 #include "broker/daemon/named.h"
 #include "broker/daemon/validate.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/gpu_index.h"
 
 extern char** environ;
 
@@ -40,10 +41,8 @@ const char* command_name(protocol::CommandVerb verb) {
 }  // namespace
 
 std::uint64_t Engine::capacity_of(const protocol::GpuUuid& gpu) const {
-  for (const ServedGpu& served : gpus_) {
-    if (served.uuid == gpu) return served.capacity_bytes;
-  }
-  return 0;
+  const std::uint32_t g = protocol::gpu_index(gpus_, gpu);
+  return g < gpus_.size() ? gpus_[g].capacity_bytes : 0;
 }
 
 MemoryClaims Engine::memory_of(const Tenant& tenant, std::uint32_t gpu_index) const {
