@@ -33,14 +33,26 @@ int table_find(const uint16_t (&table)[N], const char* names, const uint16_t* of
   return -1;
 }
 
-// The member that a driver of this table's version selects for a request; -1 when none is old
+// The entry points that share a base name.
+struct Variants {
+  int first;
+  int size;
+};
+bool variants_find(const char* base, Variants* out) {
+  const int found = table_find(kBaseHash, kBaseNames, kBaseNameOffsets, base);
+  if (found < 0) return false;
+  *out = Variants{kBaseFirst[found], kBaseSize[found]};
+  return true;
+}
+
+// The variant that a driver of this table's version selects for a request; -1 when none is old
 // enough.
-int family_select(const Family& family, int version, bool per_thread) {
+int variants_select(const Variants& variants, int version, bool per_thread) {
   int best = -1;
-  for (int i = family.first; i < family.first + family.size; ++i) {
+  for (int i = variants.first; i < variants.first + variants.size; ++i) {
     if (kPerThread[i] == (per_thread ? 1 : 0) && kSince[i] <= version) best = i;
   }
-  return best == -1 && per_thread ? family_select(family, version, false) : best;
+  return best == -1 && per_thread ? variants_select(variants, version, false) : best;
 }
 
 }  // namespace
@@ -56,24 +68,17 @@ void* entry_hook(int entry) {
 }
 const char* entry_name(int entry) { return kNames + kNameOffsets[entry]; }
 
-bool family_find(const char* base, Family* out) {
-  const int family = table_find(kFamilyHash, kFamilyNames, kFamilyNameOffsets, base);
-  if (family < 0) return false;
-  *out = Family{kFamilyFirst[family], kFamilySize[family]};
-  return true;
-}
-
 void* route_pointer(const char* base, void* real, int version, uint64_t flags, bool* known) {
-  Family family;
-  *known = family_find(base, &family);
+  Variants variants;
+  *known = variants_find(base, &variants);
   if (!*known) {
     *known = table_find(kPassedHash, kPassedNames, kPassedNameOffsets, base) >= 0;
     return real;
   }
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-  const int selected = family_select(family, version, per_thread);
+  const int selected = variants_select(variants, version, per_thread);
   int match = -1;
-  for (int i = family.first; i < family.first + family.size; ++i) {
+  for (int i = variants.first; i < variants.first + variants.size; ++i) {
     if (driver_pointers()[i] != real) continue;
     // Two names may share an address (aliases): the one that the request would select is the right
     // ABI.

@@ -1,10 +1,10 @@
-// The one table: for each of the driver's entry points its name, family, version, real pointer and
-// hook, generated at build time (see generate.py). Pure look-ups; it does not know how the driver
-// is found (resolve.h) nor what hooks do.
+// The one table: for each of the driver's entry points its name, base name, version, real pointer
+// and hook, generated at build time (see generate.py). Pure look-ups; it does not know how the
+// driver is found (resolve.h) nor what hooks do.
 //
-// A family is all entry points that share a base name: cuMemAlloc and cuMemAlloc_v2, or
-// cuLaunchKernel and cuLaunchKernel_ptsz. cuGetProcAddress is asked for a family and a version and
-// returns one member.
+// Entry points that share a base name are variants of one call: cuMemAlloc and cuMemAlloc_v2, or
+// cuLaunchKernel and cuLaunchKernel_ptsz. cuGetProcAddress is asked for a base name and a version
+// and returns one of them.
 #pragma once
 
 #include <stdint.h>
@@ -31,17 +31,10 @@ inline bool name_may_be_ours(const char* name) {
          (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
 }
 
-/// The family of a base name, -1 if unknown.
-struct Family {
-  int first;
-  int size;
-};
-bool family_find(const char* base, Family* out);
-
 /// What to answer for a function that the driver's cuGetProcAddress returned for (base, version,
 /// flags): the hook of the same ABI, or `real` itself. Routing goes by the pointer; a pointer that
-/// no plain look-up knows is identified by the versions of its family, unless the request is newer
-/// than this table. `known` tells whether the name is in the table, or among those that pass
+/// no plain look-up knows is identified by the versions of its variants, unless the request is
+/// newer than this table. `known` tells whether the name is in the table, or among those that pass
 /// without being in it (the last of unhooked.tsv).
 void* route_pointer(const char* base, void* real, int version, uint64_t flags, bool* known);
 
