@@ -77,7 +77,7 @@ def descendants_end(root, patience_s=20):
         time.sleep(0.01)
 
 
-def descendants_end(root):
+def tree_end(root):
     """A process and all below it. The root goes last: it is the one to which orphans come."""
     killed([root], signal.SIGSTOP)
     descendants_end(root)
