@@ -8,7 +8,8 @@
 // first and cuts others short; when it is used up, inference queues by fairness like the others. So
 // over any time T inference takes by preemption at most guaranteed * T + burst, and the others keep
 // their floor. Where no other tenant is active the guaranteed part is 1: the band never holds idle
-// time back.
+// time back. While no inference is admitted it goes on growing as it did last: a tenant for each
+// request would have a full credit each time.
 #include <algorithm>
 
 #include "broker/core/line.h"
@@ -25,11 +26,8 @@ class LatencyBand final : public SharePolicy {
   void time_passed(const Policy& policy, Gpu& gpu, Nanos now) const override {
     const Nanos passed = now - gpu.band_at;
     gpu.band_at = now;
-    if (gpu.inference_count == 0) {
-      gpu.band_credit_ns = static_cast<double>(policy.inference_burst_ns);
-      return;
-    }
-    gpu.band_credit_ns += static_cast<double>(passed) * band_guarantee(gpu);
+    if (gpu.inference_count > 0) gpu.band_rate = band_guarantee(gpu);
+    gpu.band_credit_ns += static_cast<double>(passed) * gpu.band_rate;
     credit_clamp(policy, gpu);
   }
 

@@ -12,7 +12,8 @@
 // What a tenant overran is its debt (fair.cpp, budget.cpp). A debt outlives its tenant: the next
 // tenants of the user on that GPU begin with what is left of it. It is not handed over but goes on
 // shrinking by the clock, so that no tenant can be sent ahead to take it away. The price: several
-// tenants that begin at once owe it each.
+// tenants that begin at once owe it each. Its virtual time outlives it as well, so that a tenant
+// for each kernel does not begin behind all others each time.
 #include "broker/core/runaway.h"
 
 #include <algorithm>
@@ -28,8 +29,6 @@ namespace {
 /// Between warning and end: the helper thread of a process looks at its pages every millisecond
 /// while it drains, and a busy host may keep it from that for tens of them.
 constexpr Nanos kWarningNs = 200'000'000;
-/// Less than this many quanta are owed at the end of an ordinary turn.
-constexpr Nanos kOwedLeastQuanta = 10;
 
 bool draining(const Tenant& tenant) {
   return tenant.phase == Phase::kClosing || tenant.phase == Phase::kRunaway;
@@ -100,6 +99,11 @@ double left_of(const UserDebt& debt, Nanos now) {
   return std::max(debt.ns - static_cast<double>(now - debt.at) * debt.rate, 0.0);
 }
 
+/// Nothing is left of it.
+bool paid(const State& state, std::uint32_t gpu, const UserDebt& debt, Nanos now) {
+  return left_of(debt, now) <= 0 && debt.vtime <= state.gpus[gpu]->vclock;
+}
+
 }  // namespace
 
 std::uint32_t share_undrained(const Share& share) {
@@ -162,15 +166,20 @@ Nanos runaways_at(const State& state) {
 
 void debts_leave(State& state, Tenant& tenant, Nanos now) {
   if (tenant.exclusive()) return;
-  std::erase_if(state.debts, [&](const auto& entry) { return left_of(entry.second, now) <= 0; });
+  std::erase_if(state.debts, [&](const auto& entry) {
+    return paid(state, entry.first.second, entry.second, now);
+  });
   for (Share& share : tenant.shares) {
     const Gpu& gpu = *state.gpus[share.gpu];
     policies_overran(state.policy, gpu, share, static_cast<double>(share.episode_overrun_ns), now);
     const double owed = policies_owed(state.policy, gpu, share, now);
-    if (owed < static_cast<double>(kOwedLeastQuanta * state.policy.quantum_ns)) continue;
+    if (owed <= 0 && share.vtime <= gpu.vclock) continue;
     UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
+    debt.vtime = std::max(debt.vtime, share.vtime);
     if (left_of(debt, now) >= owed) continue;
-    debt = {owed, share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu)), now};
+    debt.ns = owed;
+    debt.rate = share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu));
+    debt.at = now;
   }
 }
 
@@ -179,6 +188,7 @@ void debts_take(State& state, Tenant& tenant, Nanos now) {
   for (Share& share : tenant.shares) {
     const auto it = state.debts.find({tenant.uid, share.gpu});
     if (it == state.debts.end()) continue;
+    share.vtime = it->second.vtime;
     policies_owe(state.policy, *state.gpus[share.gpu], share, left_of(it->second, now), now);
   }
 }

@@ -319,6 +319,7 @@ struct Gpu {
   Nanos filler_ns = 0;        // and what those took that were opened while a gang paused;
   Nanos pause_until = 0;      // a gang pauses within its turn until then, as learned
   double band_credit_ns = 0;  // band.cpp: how far inference may go before it queues like everybody
+  double band_rate = 1;       // at which that grows while no inference is admitted: as it did last
   Nanos band_at = 0;
 
   Nanos busy_ns = 0;       // living and dead
@@ -373,8 +374,9 @@ struct Sum {
 /// GPU time that an ended tenant had overrun and not paid back (runaway.cpp).
 struct UserDebt {
   double ns = 0;
-  double rate = 0;  // paid back per nanosecond
-  Nanos at = 0;     // `ns` is of this time
+  double rate = 0;   // paid back per nanosecond
+  Nanos at = 0;      // `ns` is of this time
+  double vtime = 0;  // the furthest of the tenants that have ended
 };
 
 /// A wish for memory on the GPUs, first come first served (room.cpp): of an allocation that waits,

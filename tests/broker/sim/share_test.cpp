@@ -196,5 +196,39 @@ TEST(Priority, ARequestStartsWithinOneWindow) {
   }
 }
 
+/// A user that starts a new job for each long kernel gets no more than one with a lasting job: what
+/// the last one took beyond its part is the next one's.
+TEST(Share, AFreshJobForEachKernelIsNoNewBeginning) {
+  for (const Nanos kernel_ns : {20 * kMs, 100 * kMs}) {
+    for (const auto& [tenant_class, mode] :
+         {std::pair{TenantClass::kBatch, SmMode::kBestEffort},
+          std::pair{TenantClass::kBatch, SmMode::kFixed},
+          std::pair{TenantClass::kInference, SmMode::kBestEffort}}) {
+      Experiment setup = setup_shares({50, 25, 25}, 1);
+      setup.duration_ns = 20 * kSecond;
+      setup.jobs[0].kernel_jitter = 0;
+      for (std::size_t i : {1U, 2U}) {
+        JobSpec& fresh = setup.jobs[i];
+        fresh.uid = 2000;
+        fresh.tenant_class = tenant_class;
+        fresh.sm_mode = mode;
+        fresh.kernel_ns = kernel_ns;
+        fresh.kernel_jitter = 0;
+        fresh.tasks = 1;
+        fresh.again = true;
+      }
+      const Result result = simulate(setup);
+      const double got =
+          static_cast<double>(result.jobs[0].busy_ns[0]) / static_cast<double>(setup.duration_ns);
+      EXPECT_GE(got, 0.95 * 0.50) << "kernels of " << kernel_ns / kMs << " ms, class "
+                                  << static_cast<int>(tenant_class) << ", mode "
+                                  << static_cast<int>(mode);
+      EXPECT_GE(static_cast<double>(result.gpu_busy_ns[0]),
+                0.9 * static_cast<double>(setup.duration_ns))
+          << "the fresh jobs have the rest";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice::sim
