@@ -160,6 +160,25 @@ TEST(Share, ALiarIsChargedTheTimeThatItHoldsTheGpu) {
   EXPECT_GE(share(simulate(setup).jobs[1], setup), 0.49) << "boasting hurts nobody else";
 }
 
+/// What keeps the GPU and is no work of it (a host function between two kernels, a wait for a
+/// value) is charged like work: the turn, and the drain after it.
+TEST(Share, AHolderThatDoesNothingIsChargedItsDrainsToo) {
+  for (const TenantClass held_by : {TenantClass::kBatch, TenantClass::kInference}) {
+    for (const Nanos hold_ns : {16 * kMs, 30 * kMs, 50 * kMs}) {
+      Experiment setup = setup_shares({50, 50}, 5);
+      setup.duration_ns = 20 * kSecond;
+      JobSpec& holder = setup.jobs[0];
+      holder.tenant_class = held_by;
+      holder.meter_factor = 0;
+      holder.kernel_ns = hold_ns;
+      holder.kernel_jitter = 0;
+      holder.queue_depth = 1;
+      EXPECT_GE(share(simulate(setup).jobs[1], setup), 0.45)
+          << "class " << static_cast<int>(held_by) << ", " << hold_ns / kMs << " ms";
+    }
+  }
+}
+
 TEST(Priority, P99WithinFivePerCentOfAloneAndBatchKeepsItsFloor) {
   constexpr double kLoad = 0.5;
   std::vector<Nanos> beside;
