@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cstdlib>
 
 #include <array>
 #include <csignal>
@@ -323,6 +324,26 @@ void host_functions() {
   }
 }
 
+/// Nothing runs while a host function keeps the stream between two kernels.
+void holds() {
+  const CUfunction function = kernel("k_tiny");
+  const CUstream stream = stream_make();
+  while (more()) {
+    launch(function, stream);
+    (void)cuLaunchHostFunc(
+        stream, [](void*) { usleep(30'000); }, nullptr);
+    launch(function, stream);
+    (void)cuStreamSynchronize(stream);
+  }
+}
+
+/// One kernel, and the end: the job is started anew by others.
+void one_long() {
+  launch(kernel("k_long"));
+  (void)cuCtxSynchronize();
+  std::_Exit(0);
+}
+
 /// Copies and fills need no launch; the lease is kept by a kernel now and then.
 void copies() {
   constexpr std::size_t kBytes = 8 * kMiB;
@@ -416,6 +437,8 @@ constexpr Pattern kPatterns[] = {{"steady", steady},
                                  {"threads_many", threads_many},
                                  {"dammed_up", dammed_up},
                                  {"host_functions", host_functions},
+                                 {"holds", holds},
+                                 {"one_long", one_long},
                                  {"copies", copies},
                                  {"fills", fills},
                                  {"hogs_its_turn", hogs_its_turn},

@@ -52,6 +52,7 @@ PATTERNS = {  # text, windows of two seconds that make one figure: long kernels 
     "threads_many": ("twelve threads", 1),
     "dammed_up": ("work dammed up behind a word in memory", 1),
     "host_functions": ("host functions between kernels", 1),
+    "holds": ("host functions of 30 ms between tiny kernels", 1),
     "copies": ("copies that hold a lease", 1),
     "fills": ("memsets that hold a lease", 1),
     "hogs_its_turn": ("pauses just below the idle grace", 1),
@@ -156,6 +157,34 @@ def check(build, rng, victim, pattern, others, hands="", tenants=1):
         hold(False, f"of its {contest.percent} % of the device's time the victim had {first}, again {again} %, beside an honest tenant {honest}")
 
 
+def check_fresh(build, rng, options, at_once):
+    """Jobs of one kernel each, one after the other."""
+    least = 50 * (1 - TOLERANCE)
+    with Ground(build, DEVICE_MIB, pacing=True, timed=TIMED) as ground:
+        ground.start_broker()
+        contest = Contest(ground, rng, "half", ("steady", options, "", 1))
+        end, ended = threading.Event(), []
+
+        def jobs():
+            while not end.is_set():
+                process = Attack(ground, ADVERSARY_MIB // at_once, ["--launches", "one_long"], options).process
+                process.stdin.close()
+                process.wait(PATIENCE_S)
+                ended.append(process)
+        threads = [threading.Thread(target=jobs) for _ in range(at_once)]
+        for thread in threads:
+            thread.start()
+        contest.passes(WARM_NS)
+        had = [round(contest.passes(2 * WINDOW_NS), 1) for _ in range(3)]
+        end.set()
+        for thread in threads:
+            thread.join()
+        if len(ended) < 10:
+            raise AssertionError(f"only {len(ended)} jobs came to an end")
+        hold(min(had) >= least, f"of its 50 % of the device's time the victim had {had}")
+        return {"promised_percent": 50, "had_percent": had, "jobs": len(ended)}
+
+
 def check_cap(build, rng, pattern, percent):
     """A fixed share is a cap, too, also on an idle GPU; what is above it is time that others were promised."""
     with Ground(build, DEVICE_MIB, pacing=True, timed=TIMED) as ground:
@@ -194,9 +223,14 @@ def cases():
         for victim in ("half", victims[1 + i % (len(victims) - 1)]):
             add(f"{pattern}.{victim}", f"{text}, beside a victim of kind {victim} ({VICTIMS[victim][1]} %)", victim, pattern,
                 others_of(victim), quick=(pattern, victim) == ("long_behind_tiny", "half"))
-    for pattern in ("tiny", "mid_many_streams", "graphs_deep", "idle_then_burst"):
+    for pattern in ("tiny", "mid_many_streams", "graphs_deep", "idle_then_burst", "holds", "copies"):
         add(f"{pattern}.as_inference", f"{PATTERNS[pattern][0]} by a tenant of class inference", "half", pattern,
             ["--sm", "50", "--class", "inference"])
+    for name, options in (("quarter", ["--sm", "25"]), ("inference", ["--sm", "25", "--class", "inference"]),
+                          ("fixed", ["--sm", "10", "--sm-mode", "fixed"])):
+        for at_once in (1, 2):
+            found.append(Case("shares", f"fresh_jobs.{name}_{at_once}", f"a new job for each kernel of ten quanta, {at_once} at a time, {name}",
+                              lambda build, rng, o=options, n=at_once: check_fresh(build, rng, o, n), alone=True))
     for pattern in ("tiny", "long", "crowd_mid"):
         add(f"{pattern}.five_tenants", f"{PATTERNS[pattern][0]} by five tenants at once", "half", pattern, ["--sm", "10"], "", 5)
     for pattern in ("long", "mid_many_streams", "graphs_deep", "crowd_long"):
