@@ -2,10 +2,12 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -21,6 +23,17 @@ inline int above_standard(int file) {
   close(file);
   errno = error;
   return moved;
+}
+
+/// Gives a file this size. False, with errno: a size beyond the program's limit on the size of
+/// files raises SIGXFSZ, which ends the program, so it is EFBIG and not tried.
+inline bool file_size_set(int file, std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    errno = EFBIG;
+    return false;
+  }
+  return ftruncate(file, static_cast<off_t>(bytes)) == 0;
 }
 
 /// False with a sentence in `error`: what was opened is a FIFO, a directory or the like. Files that

@@ -142,6 +142,8 @@ void Process::complain_of_mapping(int error) {
            " (sysctl vm.max_map_count): raise it, or make fewer allocations";
   else if (error == ENOMEM)
     why += "; look at `ulimit -v` and at the memory of the host";
+  else if (error == EFBIG)
+    why += "; the memory of a software GPU is a file, and `ulimit -f` limits it: raise it";
   complain("out of memory: " + why);
 }
 
