@@ -2,6 +2,8 @@
 import json
 import re
 import subprocess
+import sys
+import tempfile
 
 from alone_machine import WAIT_S, CheapGpu, expect, file_size_limit, main
 from cuda_driver import NOT_PERMITTED, OUT_OF_MEMORY
@@ -513,7 +515,10 @@ def case_file_size(gpu):
 def case_file_size_of_the_gpu(gpu):
     """Nor does the software GPU raise one, whose memory is files as well: it has no more memory."""
     uses = SIZE_SIGNAL + "driver = Driver(); say(driver.context()); say(driver.allocate(64)); say(driver.allocate(1))"
-    with file_size_limit(0):
+    with tempfile.TemporaryFile() as words, file_size_limit(0):
+        python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {sys.path[0]!r}); from cuda_driver import *\n{uses}"]
+        done = subprocess.run(python, env=gpu.environment, stdout=subprocess.DEVNULL, stderr=words, check=False)
+        expect(done.returncode == 0, f"words that find no place: exit {done.returncode}")
         child = gpu.start(uses)
     _, err = child.communicate(timeout=WAIT_S)
     expect(child.returncode == 0 and "ulimit -f" in err, (child.returncode, err))
