@@ -36,9 +36,10 @@ FamilyTenant tenant_of_process() {
 
 bool family_enter(const char** fault) {
   if (alone_family()) return true;
-  *fault =
-      "the kernel gives no memory to keep its limits in (memfd_create); raise the limit on "
-      "open files, or use a broker";
+  *fault = errno == EFBIG
+               ? kFileTooSmall
+               : "the kernel gives no memory to keep its limits in (memfd_create); raise the limit "
+                 "on open files, or use a broker";
   return false;
 }
 
@@ -155,7 +156,13 @@ bool alone_family() {
 }
 
 bool alone_family_of_job() {
-  if (!family_look() && (!may_found() || !family_make())) return false;
+  if (!family_look()) {
+    if (!may_found()) {
+      errno = ENOENT;
+      return false;
+    }
+    if (!family_make()) return false;
+  }
   family_tell();
   return true;
 }

@@ -22,8 +22,12 @@ bool alone_wanted();
 bool alone_family();
 /// As alone_family, but a process of a job founds none unless it is the job's first: it must have
 /// lost sight of the family that its job has, and a second one would be a second quota. False also
-/// where it does not found one.
+/// where it does not found one, with ENOENT.
 bool alone_family_of_job();
+/// What to say where the family cannot be founded for EFBIG.
+inline constexpr char kFileTooSmall[] =
+    "the limit on the size of files is too small for what its limits are kept in; raise it (ulimit "
+    "-f unlimited)";
 /// Tells the family of an announced process what the broker's lease page says of the tenant, and
 /// finds or founds it before. Without effect where it cannot be founded.
 void alone_learn();

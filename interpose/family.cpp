@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -101,6 +102,17 @@ bool base_map(int fd) {
   if (mapped == MAP_FAILED) return false;
   base = static_cast<unsigned char*>(mapped);
   return true;
+}
+
+// A memfd beyond the program's limit on the size of files raises SIGXFSZ, which ends the program,
+// so it is not tried.
+bool file_size_set(int fd, size_t bytes) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    errno = EFBIG;
+    return false;
+  }
+  return ftruncate(fd, static_cast<off_t>(bytes)) == 0;
 }
 
 bool number_read(const char* text, int* out) {
@@ -370,7 +382,7 @@ bool family_found(const Limits& limits, const FamilyTenant& tenant, const char* 
   const int fd =
       static_cast<int>(syscall(SYS_memfd_create, kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd < 0) return false;
-  if (ftruncate(fd, kBytes) != 0 || fcntl(fd, F_ADD_SEALS, kSeals) != 0 || !base_map(fd)) {
+  if (!file_size_set(fd, kBytes) || fcntl(fd, F_ADD_SEALS, kSeals) != 0 || !base_map(fd)) {
     close(fd);
     return false;
   }

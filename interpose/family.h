@@ -56,7 +56,8 @@ FamilyAdoption family_adopt();
 /// process without a helper thread yet.
 bool family_leave();
 /// Founds a family. Its founder was started with these limits. `socket`: where its broker is asked;
-/// may be null. False, with errno, when the kernel gives no memfd.
+/// may be null. False, with errno, when the kernel gives no memfd: EFBIG where the program's limit
+/// on the size of files is too small for it.
 bool family_found(const Limits& limits, const FamilyTenant& tenant = {},
                   const char* socket = nullptr);
 /// True when this process has found or founded one.

@@ -221,6 +221,7 @@ Mode hold_begin(const char* reason, LinkResult* result) {
 // are not known it waits: it must not take more than its tenant may.
 Mode keep_begin(LinkResult* result) {
   if (!alone_family_of_job()) {
+    if (errno == EFBIG) return hold_begin(kFileTooSmall, result);
     return hold_begin(
         "what its job has taken cannot be seen from here: it was started with all "
         "descriptors closed, and those that started it have ended",

@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::size_t kScriptLineMax = 255;  // the kernel looks at no more (BINPRM_BUF_SIZE)
 constexpr std::size_t kSymbolsMax = 1u << 20;
+// A file may be of any size and its headers may say anything, so all that is read is bounded.
+constexpr std::size_t kTextMax = 4096;
+constexpr std::uint64_t kDynamicMax = 1u << 13;
 
 template <class T>
 std::optional<T> at(std::string_view bytes, std::uint64_t offset) {
@@ -24,7 +27,8 @@ std::optional<T> at(std::string_view bytes, std::uint64_t offset) {
 
 std::string text_at(std::string_view bytes, std::uint64_t offset) {
   if (offset >= bytes.size()) return "";
-  return std::string(bytes.data() + offset, strnlen(bytes.data() + offset, bytes.size() - offset));
+  const std::string_view text = bytes.substr(offset, kTextMax);
+  return std::string(text.data(), strnlen(text.data(), text.size()));
 }
 
 std::vector<std::string> split(const std::string& list) {
@@ -67,9 +71,9 @@ void dynamic_read(std::string_view bytes, const Segments& segments, const Elf64_
   std::optional<std::uint64_t> rpath;
   std::optional<std::uint64_t> runpath;
   std::uint64_t strings = 0;
-  for (std::uint64_t at_byte = 0; at_byte + sizeof(Elf64_Dyn) <= dynamic.p_filesz;
-       at_byte += sizeof(Elf64_Dyn)) {
-    const auto entry = at<Elf64_Dyn>(bytes, dynamic.p_offset + at_byte);
+  const std::uint64_t count = std::min(dynamic.p_filesz / sizeof(Elf64_Dyn), kDynamicMax);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto entry = at<Elf64_Dyn>(bytes, dynamic.p_offset + i * sizeof(Elf64_Dyn));
     if (!entry || entry->d_tag == DT_NULL) break;
     if (entry->d_tag == DT_NEEDED) names.push_back(entry->d_un.d_val);
     if (entry->d_tag == DT_RPATH) rpath = entry->d_un.d_val;
@@ -116,7 +120,8 @@ bool mentions(std::string_view bytes, std::string_view text) {
 void script_read(std::string_view bytes, ElfFacts* facts) {
   constexpr std::string_view kBlanks = " \t";
   facts->script = true;
-  std::string_view line = bytes.substr(2, bytes.find('\n') - 2).substr(0, kScriptLineMax);
+  std::string_view line = bytes.substr(2, kScriptLineMax);
+  line = line.substr(0, line.find('\n'));
   facts->script_crlf = !line.empty() && line.back() == '\r';
   const std::size_t begin = line.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return;
@@ -149,22 +154,24 @@ ElfFacts elf_read(std::string_view bytes) {
   }
   if (!facts.is_64bit) return facts;
   const Segments segments = segments_read(bytes, *header, &facts.cut_off);
+  const Elf64_Phdr* dynamic = nullptr;  // the last one, as the loader has it
   for (const Elf64_Phdr& p : segments.list) {
     if (p.p_type == PT_INTERP) {
       facts.dynamic = true;
       facts.interpreter = text_at(bytes, p.p_offset);
     }
-    if (p.p_type == PT_DYNAMIC) dynamic_read(bytes, segments, p, &facts);
+    if (p.p_type == PT_DYNAMIC) dynamic = &p;
   }
+  if (dynamic != nullptr) dynamic_read(bytes, segments, *dynamic, &facts);
   symbols_read(bytes, *header, &facts);
   return facts;
 }
 
 void elf_mentions_read(std::string_view bytes, ElfFacts* facts) {
-  facts->names_driver = mentions(bytes, "libcuda.so.1");
-  facts->has_runtime_names =
+  facts->names_driver |= mentions(bytes, "libcuda.so.1");
+  facts->has_runtime_names |=
       mentions(bytes, "cudaGetDeviceCount") || mentions(bytes, "cudaErrorInitializationError");
-  facts->names_preload = mentions(bytes, "LD_PRELOAD");
+  facts->names_preload |= mentions(bytes, "LD_PRELOAD");
 }
 
 std::string machine_name(const ElfFacts& facts) {

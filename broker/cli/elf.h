@@ -31,7 +31,7 @@ struct ElfFacts {
 
 /// All but the mentions.
 ElfFacts elf_read(std::string_view bytes);
-/// Fills in what begins with `names_` and has_runtime_names, which takes reading the whole file.
+/// Adds what a part of the file mentions to what begins with `names_`, and to has_runtime_names.
 void elf_mentions_read(std::string_view bytes, ElfFacts* facts);
 /// "aarch64", "32-bit x86", ...
 std::string machine_name(const ElfFacts& facts);

@@ -10,6 +10,7 @@
 
 #include "broker/cli/library_search.h"
 #include "broker/cli/options.h"
+#include "broker/cli/signals.h"
 
 namespace sluice::cli {
 namespace {
@@ -19,9 +20,18 @@ bool binary(const std::string& program) {
   const int error = errno;
   constexpr std::size_t kLooked = 80;
   const FileBytes bytes(program);
-  const std::string_view line = bytes.view().substr(0, std::min(kLooked, bytes.view().find('\n')));
+  const std::string_view looked = bytes.view().substr(0, kLooked);
+  const std::string_view line = looked.substr(0, looked.find('\n'));
   errno = error;
   return line.find('\0') != line.npos;
+}
+
+void program_exec(const char* program, char** argv, char** envp) {
+  size_signal_restore();
+  execve(program, argv, envp);
+  const int error = errno;
+  size_signal_ignore();
+  errno = error;
 }
 
 }  // namespace
@@ -35,7 +45,7 @@ int launch(const std::string& program, std::vector<std::string> command,
   for (std::string& text : settings) envp.push_back(text.data());
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  execve(program.c_str(), argv.data(), envp.data());
+  program_exec(program.c_str(), argv.data(), envp.data());
   if (errno == ENOEXEC && binary(program)) {
     std::fprintf(stderr,
                  "sluice: cannot run '%s': it is neither a program for this machine nor a script\n",
@@ -47,7 +57,7 @@ int launch(const std::string& program, std::vector<std::string> command,
     std::string script = program;
     std::vector<char*> script_argv = {shell.data(), script.data()};
     script_argv.insert(script_argv.end(), argv.begin() + 1, argv.end());
-    execve(shell.c_str(), script_argv.data(), envp.data());
+    program_exec(shell.c_str(), script_argv.data(), envp.data());
   }
   const int error = errno;
   std::fprintf(stderr, "sluice: cannot run '%s': %s\n", program.c_str(), std::strerror(error));

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 namespace sluice::cli {
@@ -62,7 +64,26 @@ FileBytes::FileBytes(const std::string& path) {
     void* bytes = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (bytes != MAP_FAILED) view_ = {static_cast<const char*>(bytes), size};
   }
-  close(fd);
+  file_ = devices::Fd(fd);
+}
+
+std::vector<std::string_view> FileBytes::data(std::size_t most, bool* all) const {
+  std::vector<std::string_view> parts;
+  std::size_t end = 0;
+  while (end < view_.size() && most > 0) {
+    off_t begin = lseek(file_.get(), static_cast<off_t>(end), SEEK_DATA);
+    if (begin < 0 && errno == ENXIO) break;  // a hole up to the end
+    if (begin < 0) begin = static_cast<off_t>(end);
+    const off_t hole = lseek(file_.get(), begin, SEEK_HOLE);
+    end = hole > begin ? static_cast<std::size_t>(hole) : view_.size();
+    const auto at = static_cast<std::size_t>(begin);
+    if (at >= view_.size()) break;
+    parts.push_back(view_.substr(at, std::min(end - at, most)));
+    if (end - at > most) end = at + most;
+    most -= parts.back().size();
+  }
+  *all = most > 0 || end >= view_.size();
+  return parts;
 }
 
 FileBytes::~FileBytes() {

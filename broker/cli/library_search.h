@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "broker/cli/elf.h"
+#include "broker/devices/fd.h"
 
 namespace sluice::cli {
 
@@ -17,9 +18,13 @@ class FileBytes {
   FileBytes(const FileBytes&) = delete;
   FileBytes& operator=(const FileBytes&) = delete;
   std::string_view view() const { return view_; }
+  /// The parts of it that are no holes, from its begin up to so many bytes together. `all`: they
+  /// are all that it has.
+  std::vector<std::string_view> data(std::size_t most, bool* all) const;
 
  private:
   std::string_view view_;
+  devices::Fd file_;
 };
 
 class LibrarySearch {

@@ -24,6 +24,8 @@ namespace {
 
 constexpr int kInterpretersMax = 5;  // as the kernel's limit on scripts that are run by scripts
 constexpr std::size_t kLibrariesMax = 1000;
+// For what a program mentions. A file may be of any size.
+constexpr std::size_t kSearchedMax = std::size_t{1} << 30;
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
@@ -179,6 +181,16 @@ std::string interpreter_of(const std::string& file, const ElfFacts& facts, Progr
   return "";
 }
 
+void mentions_read(const std::string& file, const FileBytes& bytes, ElfFacts* facts,
+                   ProgramReach* reach) {
+  bool all = false;
+  for (const std::string_view part : bytes.data(kSearchedMax, &all)) elf_mentions_read(part, facts);
+  if (!all)
+    reach->notes.push_back(file + " is so large that only its first " +
+                           std::to_string(kSearchedMax >> 20) +
+                           " MiB were looked through for uses of CUDA");
+}
+
 void finish(ProgramReach* reach) {
   reach->hookable = reach->obstacles.empty();
   if (reach->hookable) return;
@@ -236,8 +248,10 @@ ProgramReach program_reach(const std::string& path) {
   for (int depth = 0;; ++depth) {
     const FileBytes bytes(file);
     facts = elf_read(bytes.view());
-    elf_mentions_read(bytes.view(), &facts);
-    if (!facts.script) break;
+    if (!facts.script) {
+      mentions_read(file, bytes, &facts, &reach);
+      break;
+    }
     if (depth == kInterpretersMax) {
       reach.obstacles.push_back({path + " cannot start: scripts run by scripts, deeper than the "
                                         "kernel follows",

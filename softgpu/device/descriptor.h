@@ -1,12 +1,17 @@
-// Descriptors that the software GPU opens within a program that it does not know.
+// Descriptors that the software GPU opens, and writes to, within a program that it does not know.
 #pragma once
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <string>
 
 namespace softgpu::device {
@@ -21,6 +26,35 @@ inline int above_standard(int file) {
   close(file);
   errno = error;
   return moved;
+}
+
+/// Gives a file this size. False, with errno: a size beyond the program's limit on the size of
+/// files raises SIGXFSZ, which ends the program, so it is EFBIG and not tried.
+inline bool file_size_set(int file, std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    errno = EFBIG;
+    return false;
+  }
+  return ftruncate(file, static_cast<off_t>(bytes)) == 0;
+}
+
+/// Writes a line. A reader that is gone, or a limit on the size of files, raises no signal in the
+/// program.
+inline void line_write(int file, const std::string& line) {
+  sigset_t raised, before, pending;
+  sigemptyset(&raised);
+  for (const int number : {SIGPIPE, SIGXFSZ}) sigaddset(&raised, number);
+  pthread_sigmask(SIG_BLOCK, &raised, &before);
+  sigpending(&pending);
+  if (write(file, line.data(), line.size()) < 0 && (errno == EPIPE || errno == EFBIG)) {
+    const int number = errno == EPIPE ? SIGPIPE : SIGXFSZ;
+    sigemptyset(&raised);
+    sigaddset(&raised, number);
+    const timespec now{};
+    if (sigismember(&pending, number) == 0) sigtimedwait(&raised, nullptr, &now);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 /// False with a sentence in `error`: what was opened is a FIFO, a directory or the like. Files that

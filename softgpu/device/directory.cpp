@@ -101,7 +101,7 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
     error = with_errno("cannot create a file in " + directory);
     return false;
   }
-  bool done = fchmod(file, segment_mode(directory)) == 0 && ftruncate(file, sizeof(Segment)) == 0;
+  bool done = fchmod(file, segment_mode(directory)) == 0 && file_size_set(file, sizeof(Segment));
   Segment* segment = done ? file_map(file) : nullptr;
   if (segment != nullptr) {
     segment_init(*new (segment) Segment, directory, index, settings);
@@ -110,7 +110,9 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
   } else {
     done = false;
   }
+  const bool limited = !done && errno == EFBIG;
   if (!done) error = with_errno("cannot create " + path);
+  if (limited) error += "; raise the limit on the size of files (ulimit -f)";
   close(file);
   return done;
 }

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/driver/pool_import.h"
 
 using namespace softgpu::driver;
@@ -14,7 +15,9 @@ namespace {
 CUresult token_write(const IpcHandle& token, int& file) {
   file = memfd_create("softgpu-pool", MFD_CLOEXEC);
   if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (pwrite(file, &token, sizeof token, 0) == sizeof token) return CUDA_SUCCESS;
+  if (softgpu::device::file_size_set(file, sizeof token) &&
+      pwrite(file, &token, sizeof token, 0) == sizeof token)
+    return CUDA_SUCCESS;
   close(file);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/driver/memory_strict.h"
 #include "softgpu/driver/state.h"
 
@@ -85,7 +86,7 @@ void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
   void* p = MAP_FAILED;
   const std::uint64_t at = arena_end_;
   if (!pages_.take(at + kMargin, bytes)) return nullptr;
-  if (file_need_locked() >= 0 && ftruncate(arena_, static_cast<off_t>(at + extent.whole)) == 0)
+  if (file_need_locked() >= 0 && device::file_size_set(arena_, at + extent.whole))
     p = arena_map_locked(extent.whole);
   std::byte* inner = static_cast<std::byte*>(p) + kMargin;
   if (p != MAP_FAILED &&

@@ -48,7 +48,7 @@ class EventFile {
  private:
   bool map_locked() {
     file_ = device::above_standard(memfd_create("softgpu-events", MFD_CLOEXEC));
-    if (file_ < 0 || ftruncate(file_, kEventsMax * kSlotBytes) != 0) return false;
+    if (file_ < 0 || !device::file_size_set(file_, kEventsMax * kSlotBytes)) return false;
     void* p = mmap(nullptr, kEventsMax * kSlotBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
     if (p == MAP_FAILED) return false;
     base_ = static_cast<char*>(p);

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/device/directory.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/checkpoint.h"
@@ -84,7 +85,7 @@ CUresult Process::initialize() {
     segments = device::directory_open(device::settings_directory(), error);
   segments_ = segments;
   if (segments.empty()) {
-    std::fprintf(stderr, "softgpu: no device: %s\n", error.c_str());
+    device::line_write(STDERR_FILENO, "softgpu: no device: " + error + "\n");
     return CUDA_ERROR_NO_DEVICE;
   }
   std::vector<double> rates;
@@ -122,14 +123,16 @@ void Process::log_missing(const char* name) {
   static std::mutex mutex;
   static auto* said = new std::set<std::string>;
   const std::lock_guard lock(mutex);
-  if (said->insert(name).second) dprintf(log_file_, "softgpu: %s is not implemented\n", name);
+  if (said->insert(name).second)
+    device::line_write(log_file_, std::string("softgpu: ") + name + " is not implemented\n");
 }
 
 void Process::complain(const std::string& what) {
   const bool first = !complained_.exchange(true);
   if (silent_ || (log_level_ == 0 && !first)) return;
-  dprintf(STDERR_FILENO, "softgpu: %s%s\n", what.c_str(),
-          log_level_ == 0 ? "; SOFTGPU_LOG=1 tells of each failure, SOFTGPU_LOG=0 of none" : "");
+  const char* const more =
+      log_level_ == 0 ? "; SOFTGPU_LOG=1 tells of each failure, SOFTGPU_LOG=0 of none" : "";
+  device::line_write(STDERR_FILENO, "softgpu: " + what + more + "\n");
 }
 
 void Process::complain_of_mapping(int error) {
@@ -142,13 +145,15 @@ void Process::complain_of_mapping(int error) {
            " (sysctl vm.max_map_count): raise it, or make fewer allocations";
   else if (error == ENOMEM)
     why += "; look at `ulimit -v` and at the memory of the host";
+  else if (error == EFBIG)
+    why += "; the memory of a software GPU is a file, and `ulimit -f` limits it: raise it";
   complain("out of memory: " + why);
 }
 
 void Process::log_call(const char* name, CUresult result) {
   if (log_level_ < 2) return;
-  dprintf(log_file_, "softgpu: %d %s%s\n", getpid(), name,
-          result == CUDA_SUCCESS ? "" : (" refused: " + std::to_string(result)).c_str());
+  const std::string how = result == CUDA_SUCCESS ? "" : " refused: " + std::to_string(result);
+  device::line_write(log_file_, "softgpu: " + std::to_string(getpid()) + " " + name + how + "\n");
 }
 
 Thread& thread_state() { return ThreadObject<Thread>::get(); }

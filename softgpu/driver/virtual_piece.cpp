@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/device/directory.h"
 #include "softgpu/device/given_files.h"
 #include "softgpu/driver/ipc.h"
@@ -39,8 +40,7 @@ CUresult Piece::create(Gpu& gpu, const CUmemAllocationProp& prop, std::size_t by
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
   const int file = memfd_create(piece_name(gpu).c_str(), MFD_CLOEXEC);
   struct stat status {};
-  bool made =
-      file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0 && fstat(file, &status) == 0;
+  bool made = file >= 0 && device::file_size_set(file, bytes) && fstat(file, &status) == 0;
   const std::uint64_t name = prop.requestedHandleTypes != 0 ? status.st_ino : 0;
   if (made)
     made = name != 0 ? gpu.model.shared_create(gpu.client, name, bytes)

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "softgpu/device/descriptor.h"
 #include "softgpu/device/directory.h"
 
 namespace softgpu::nvml {
@@ -30,7 +31,7 @@ nvmlReturn_t open() {
       lib.devices.push_back(std::make_unique<nvmlDevice_st>(segment));
     lib.fault = lib.devices.empty() ? "softgpu: no device: " + error : "";
     if (lib.devices.empty()) {
-      std::fprintf(stderr, "%s\n", lib.fault.c_str());
+      device::line_write(STDERR_FILENO, lib.fault + "\n");
       return NVML_ERROR_DRIVER_NOT_LOADED;
     }
   }

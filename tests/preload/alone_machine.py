@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,17 @@ WAIT_S = 300  # for anything that has to happen; it ends a test that hangs, and 
 def expect(condition, what):
     if not condition:
         raise AssertionError(what)
+
+
+@contextlib.contextmanager
+def file_size_limit(limit_bytes):
+    """What is started in the meantime has this soft limit on the size of its files. This process's own is put back."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def wait_until(condition, what):

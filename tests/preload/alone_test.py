@@ -2,9 +2,11 @@
 import json
 import re
 import subprocess
+import sys
+import tempfile
 
-from alone_machine import WAIT_S, CheapGpu, expect, main
-from cuda_driver import NOT_PERMITTED
+from alone_machine import WAIT_S, CheapGpu, expect, file_size_limit, main
+from cuda_driver import NOT_PERMITTED, OUT_OF_MEMORY
 
 
 def case_memory(gpu):
@@ -485,6 +487,46 @@ subprocess.run([sys.executable, "-c", {first!r}], env={{**os.environ, **dict(wor
         plain, _ = gpu.run(code)
         limited, err = gpu.run(code, "SLUICE_MEMORY=1GiB")
         expect((limited, err) == (plain, ""), (most, plain, limited, err))
+
+
+# The signal as it is for programs that are not written in Python.
+SIZE_SIGNAL = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+
+
+def case_file_size(gpu):
+    """A limit on the size of files is the program's: it raises no signal, and where the limits cannot be kept CUDA calls fail."""
+    gpu.run("say(Driver().library.cuInit(0))")  # makes the software GPU
+    environment = {**gpu.environment, "LD_PRELOAD": gpu.arguments.shim, "SLUICE_MEMORY": "128MiB"}
+    for limit in (0, 4096, 2 << 20):
+        with file_size_limit(limit):
+            plain = subprocess.run(["sh", "-c", "/bin/true && echo done"], env=environment, capture_output=True, text=True, check=False)
+            child = gpu.start(SIZE_SIGNAL + "driver = Driver(); say(driver.context()); say(driver.launch())", SLUICE_MEMORY="128MiB")
+        expect((plain.returncode, plain.stdout, plain.stderr) == (0, "done\n", ""), (limit, plain))
+        out, err = child.communicate(timeout=WAIT_S)
+        expect((child.returncode, out) == (0, f"{NOT_PERMITTED}\n" * 2), (limit, child.returncode, out, err))
+        expect(re.fullmatch(r"sluice: this process may not use the GPU: the limit on the size of files is too small for what its "
+                            r"limits are kept in; raise it \(ulimit -f unlimited\)\n", err), (limit, err))
+    # The limit comes after the start: the file is there.
+    late = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+    out, err = gpu.run(SIZE_SIGNAL + late + "driver = Driver(); say(driver.context())", SLUICE_MEMORY="128MiB")
+    expect((out, err) == (["0"], ""), (out, err))
+
+
+def case_file_size_of_the_gpu(gpu):
+    """Nor does the software GPU raise one, whose memory is files as well: it has no more memory."""
+    uses = SIZE_SIGNAL + "driver = Driver(); say(driver.context()); say(driver.allocate(64)); say(driver.allocate(1))"
+    with tempfile.TemporaryFile() as words, file_size_limit(0):
+        python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {sys.path[0]!r}); from cuda_driver import *\n{uses}"]
+        done = subprocess.run(python, env=gpu.environment, stdout=subprocess.DEVNULL, stderr=words, check=False)
+        expect(done.returncode == 0, f"words that find no place: exit {done.returncode}")
+        child = gpu.start(uses)
+    _, err = child.communicate(timeout=WAIT_S)
+    expect(child.returncode == 0 and "ulimit -f" in err, (child.returncode, err))
+    gpu.run("say(Driver().library.cuInit(0))")
+    with file_size_limit(48 << 20):
+        child = gpu.start(uses)
+    out, err = child.communicate(timeout=WAIT_S)
+    expect((child.returncode, out.split()) == (0, ["0", str(OUT_OF_MEMORY), "0"]) and "ulimit -f" in err, (child.returncode, out, err))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-from alone_machine import WAIT_S, WORKER, Gpu, expect, expect_share, main, share_of, wait_until
+from alone_machine import WAIT_S, WORKER, Gpu, expect, expect_share, file_size_limit, main, share_of, wait_until
 from cuda_driver import NOT_PERMITTED, OUT_OF_MEMORY, SUCCESS
 from stand_in_broker import DRAINED, EXCLUSIVE, GATE_WANT, TENANT, StandInBroker, refusal
 
@@ -524,6 +524,28 @@ def socket_is_full(pid):
         copy.close()
     os.close(pidfd)
     return full
+
+
+def case_file_size(gpu):
+    """A job's program under a limit on the size of files uses the broker, and waits for one where its limits cannot be kept."""
+    gpu.policy("missing_broker = keep", "hold_max = 1s")
+    uses = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\ndriver = Driver(); say(driver.context())"
+
+    def limited():
+        with file_size_limit(2 << 20):
+            plain = subprocess.run(["sh", "-c", "/bin/true && echo done"], env={**gpu.environment, "LD_PRELOAD": gpu.arguments.shim},
+                                   capture_output=True, text=True, check=False)
+            child = gpu.start(uses)
+        expect((plain.returncode, plain.stdout, plain.stderr) == (0, "done\n", ""), plain)
+        out, err = child.communicate(timeout=WAIT_S)
+        expect(child.returncode == 0, (child.returncode, out, err))
+        return out.strip(), err
+
+    broker = gpu.broker(200)
+    expect(limited() == ("0", ""), "beside the broker")
+    broker.die()
+    out, err = limited()
+    expect(out == str(NOT_PERMITTED) and "the limit on the size of files is too small" in err and "ulimit -f unlimited" in err, (out, err))
 
 
 if __name__ == "__main__":

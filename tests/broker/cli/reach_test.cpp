@@ -9,6 +9,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -59,6 +60,55 @@ class Reach : public testing::Test {
   }
   std::string directory;
 };
+
+// A file of 1 TiB that takes no room on a disk begins with these bytes.
+std::string sparse(const std::string& path) {
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
+  return path;
+}
+
+TEST_F(Reach, TheHolesOfAHugeFileAreNotLookedAt) {
+  const ProgramReach behind = program_reach(sparse(file("behind", file_bytes("/bin/true"))));
+  EXPECT_TRUE(behind.hookable) << behind.warning;
+  EXPECT_THAT(behind.notes, IsEmpty());
+
+  std::string bytes = file_bytes("/bin/true");
+  Elf64_Ehdr header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  for (unsigned i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    char* const at = bytes.data() + header.e_phoff + i * sizeof segment;
+    std::memcpy(&segment, at, sizeof segment);
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) != 0) continue;
+    segment.p_filesz = (std::uint64_t{1} << 40) - segment.p_offset;
+    std::memcpy(at, &segment, sizeof segment);
+  }
+  const ProgramReach loaded = program_reach(sparse(file("loaded", bytes)));
+  EXPECT_TRUE(loaded.hookable) << loaded.warning;
+  EXPECT_THAT(loaded.notes, IsEmpty());
+
+  EXPECT_THAT(program_reach(sparse(file("text", "a text"))).finding, HasSubstr("neither an ELF"));
+  EXPECT_THAT(program_reach(sparse(file("script", "#!/bin/sh"))).notes, testing::SizeIs(1));
+}
+
+TEST_F(Reach, SoMuchOfAFileIsLookedAt) {
+  const FileBytes file_of_text(file("text", "looked at"));
+  bool all = false;
+  EXPECT_THAT(file_of_text.data(9, &all), ElementsAre("looked at"));
+  EXPECT_TRUE(all);
+  EXPECT_THAT(file_of_text.data(6, &all), ElementsAre("looked"));
+  EXPECT_FALSE(all);
+  const std::string path = sparse(file("both ends", "begins"));
+  std::ofstream(path, std::ios::binary | std::ios::app) << "ends";
+  const FileBytes both(path);
+  std::size_t bytes = 0;
+  const auto parts = both.data(1 << 20, &all);
+  for (const std::string_view part : parts) bytes += part.size();
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_TRUE(all);
+  EXPECT_TRUE(parts[0].starts_with("begins") && parts[1].ends_with("ends"));
+  EXPECT_LT(bytes, 1u << 20);
+}
 
 TEST_F(Reach, SharedAndStaticPrograms) {
   const ProgramReach shell = program_reach("/bin/sh");

@@ -136,6 +136,18 @@ class Private(BrokerTest):
                 self.assertIn(text, result.stderr)
                 self.assert_gone()
 
+    def test_a_limit_on_files_ends_neither_sluice_nor_its_program_by_a_signal(self):
+        """Where standard error is a file that may not grow, the exit code alone says it."""
+        with tempfile.TemporaryFile() as words:
+            result = subprocess.run(["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", program("sluice"), "run", "--memory", "64MiB", "true"],
+                                    env=self.env, stdin=subprocess.DEVNULL, stdout=words, stderr=words, timeout=PATIENCE_S, check=False)
+        self.assertEqual(result.returncode, 125)
+        self.assert_gone()
+        handles = "sed -n 's/^SigIgn:\\t//p' /proc/self/status"
+        plain = subprocess.run(["sh", "-c", handles], env=self.env, capture_output=True, text=True, check=True).stdout
+        result = self.limited("-Sf unlimited", "sh", "-c", handles)
+        self.assertEqual(result.stdout, plain, "the program has the signal as sluice found it")
+
     def test_a_log_that_may_not_grow_ends_no_broker(self):
         server = self.broker(before=["prlimit", f"--fsize={16 << 20}"])
         server.log_path.open("ab").truncate(16 << 20)
