@@ -39,6 +39,7 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
   auto gpu = std::make_unique<Gpu>();
   gpu->uuid = event.uuid;
   gpu->capacity = event.capacity;
+  gpu->size = event.size == 0 ? event.capacity : event.size;
   gpu->context_bytes = event.context_bytes;
   gpu->band_at = now;
   gpu->band_credit_ns = static_cast<double>(state.policy.inference_burst_ns);

@@ -132,6 +132,7 @@ struct GpuAdded {
       0;  // what tenants together may be promised (total less what the device itself keeps)
   Bytes context_bytes =
       0;  // cost of one context; a quota below it is refused with this number as the minimum
+  Bytes size = 0;  // what DeviceSeen::used is a part of; 0 = the capacity
 };
 /// Somebody asks for a tenant. `uid` is the kernel's word.
 struct TenantAsked {
@@ -280,7 +281,8 @@ struct MemorySeen {
 };
 /// The driver has no room for an allocation that the quota allows. `room` is the room word that the
 /// thread has read: when another one has been set since, the answer has been given and this is
-/// ignored. Answered by RoomSet, at once or when room has been made.
+/// ignored. Answered by RoomSet: at once, when the device has said that it has room, or when room
+/// has been made.
 struct MemoryWanted {
   ProcessId process = 0;
   std::uint32_t gpu_index = 0;
@@ -359,7 +361,7 @@ struct GpuClosed {
 /// What the device itself says is in use, by whomever, and what its tenants claimed of it about the
 /// same time: the least and the most that was read between question and answer. To be fed in answer
 /// to DeviceLookWanted, and now and then; without it the core believes that memory is free as soon
-/// as its process is gone.
+/// as its process is gone, and cannot look whether a refused allocation would fit.
 struct DeviceSeen {
   GpuUuid gpu{};
   Bytes used = 0;

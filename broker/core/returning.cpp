@@ -68,6 +68,8 @@ void device_seen(State& state, const DeviceSeen& event, Nanos now) {
   const std::uint32_t at = protocol::gpu_index(state.gpus, event.gpu);
   if (at == state.gpus.size() || state.gpus[at]->lost) return;
   Gpu& gpu = *state.gpus[at];
+  gpu.used = event.used;
+  gpu.used_at = now;
   const Bytes unclaimed = event.used - std::min(event.used, event.claimed_least);
   if (gpu.returning == 0) {
     if (event.claimed_least != event.claimed_most) return;  // they changed under the question

@@ -15,6 +15,7 @@
 
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
+#include "broker/core/refusal.h"
 #include "broker/core/stay.h"
 #include "broker/core/victims.h"
 #include "broker/protocol/pages.h"
@@ -75,7 +76,7 @@ void room_answer(Share& share, bool none, Actions& out) {
 }
 
 /// True = the want has been answered.
-bool allocation_serve(State& state, const Want& want, Tenant& tenant, std::vector<bool>& blocked,
+bool allocation_serve(State& state, Want& want, Tenant& tenant, std::vector<bool>& blocked,
                       Nanos now, Actions& out) {
   Share& share = tenant.shares[want.index];
   Gpu& gpu = *state.gpus[share.gpu];
@@ -84,18 +85,23 @@ bool allocation_serve(State& state, const Want& want, Tenant& tenant, std::vecto
   const bool here = tenant.residence == Residence::kIn && !stay_out_wanted(tenant);
   const bool drains = tenant.residence == Residence::kLeaving && tenant.phase != Phase::kClosed;
   if ((!here && !drains) || blocked[share.gpu]) return false;
-  const Answer answer =
-      gpu.lost ? Answer::kNever : gpu_serve(state, gpu, want.bytes, tenant, now, out);
+  const Refusal refusal =
+      gpu.lost ? Refusal::kSettled : refusal_judge(state, gpu, want, tenant.uid, now, out);
+  if (refusal == Refusal::kUnproven) return false;
+  Answer answer = Answer::kRoom;
+  if (refusal == Refusal::kSettled)
+    answer = gpu.lost ? Answer::kNever : gpu_serve(state, gpu, want.bytes, tenant, now, out);
   if (answer == Answer::kWait) {
     blocked[share.gpu] = true;
     return false;
   }
-  if (answer == Answer::kRoom) {
+  if (answer == Answer::kRoom && refusal == Refusal::kSettled) {
     share.claim = want.bytes;
     share.claim_held = share.held;
     share.claim_until = now + kClaimNs;
     share.claim_since = want.since;
   }
+  refusal_answered(gpu, want, share, answer == Answer::kNever, now);
   room_answer(share, answer == Answer::kNever, out);
   return true;
 }
@@ -164,8 +170,9 @@ void wants_serve(State& state, bool urgent, std::vector<bool>& blocked, Nanos no
       ++i;
       continue;
     }
-    const bool served = want.back ? return_serve(state, tenant, blocked, now, out)
-                                  : allocation_serve(state, want, tenant, blocked, now, out);
+    const bool served = want.back
+                            ? return_serve(state, tenant, blocked, now, out)
+                            : allocation_serve(state, state.wants[i], tenant, blocked, now, out);
     if (!served) {
       ++i;
       continue;
@@ -213,8 +220,9 @@ void memory_wanted(State& state, const MemoryWanted& event, Nanos now) {
   // Room that was made for it and taken by others before it came: it keeps its place.
   const Nanos since = share_claim(share, now) > 0 ? share.claim_since : now;
   share.claim = 0;
-  gpu_surprise(state, *state.gpus[share.gpu], bytes, now);
-  want_add(state, Want{tenant.id, false, event.gpu_index, bytes, since, {event.process}}, 0);
+  Want want{tenant.id, false, event.gpu_index, bytes, since, {event.process}};
+  refusal_note(want, share, *state.gpus[share.gpu], now);
+  want_add(state, std::move(want), 0);
 }
 
 void room_decide(State& state, Nanos now, Actions& out) {

@@ -88,14 +88,15 @@ struct Share {
   Nanos memory_seen_at = -1;
   std::uint32_t hold_word = 0;
   std::uint32_t room_word = 0;
-  Bytes host_bytes = 0;    // charged to its user
-  Bytes claim = 0;         // room granted to its allocation and not seen used yet,
-  Bytes claim_held = 0;    // when so much was held,
-  Nanos claim_until = 0;   // as long as this
-  Nanos claim_since = 0;   // and when it had asked: a grant that others took counts as asked then
-  TenantId aside_by = 0;   // whose whole-GPU use its promise rests for
-  bool booked = false;     // its promise counts on its GPU
-  Nanos elsewhere_ns = 0;  // of busy_ns: on the GPU from which it was moved here
+  Bytes host_bytes = 0;   // charged to its user
+  Bytes claim = 0;        // room granted to its allocation and not seen used yet,
+  Bytes claim_held = 0;   // when so much was held,
+  Nanos claim_until = 0;  // as long as this
+  Nanos claim_since = 0;  // and when it had asked: a grant that others took counts as asked then
+  Nanos told_room_until = 0;  // refusal.cpp: a want before this time says that there was none
+  TenantId aside_by = 0;      // whose whole-GPU use its promise rests for
+  bool booked = false;        // its promise counts on its GPU
+  Nanos elsewhere_ns = 0;     // of busy_ns: on the GPU from which it was moved here
   Bytes moved_out_bytes = 0;
   Bytes moved_in_bytes = 0;
 };
@@ -243,6 +244,12 @@ struct Tenant {
   bool gang() const { return shares.size() > 1 && !exclusive(); }
 };
 
+/// Wants of a user are believed without a proof (refusal.cpp).
+struct Belief {
+  Nanos at = 0;     // the last time,
+  Nanos until = 0;  // and until then, if they go on
+};
+
 /// What else is admitted to a tenant's GPU.
 enum class Company : std::uint8_t { kNone, kOthers, kInference };
 
@@ -281,6 +288,12 @@ struct Gpu {
   Bytes hidden = 0;                  // taken by what no claims tell of: the driver said no where
   Nanos hidden_until = 0;            // room was expected; believed as long as this
   Nanos looked_at = kNever;          // claims were asked for; kNever = never
+
+  // refusal.cpp
+  Bytes size = 0;                           // what the device's figure is a part of
+  Bytes used = 0;                           // that figure,
+  Nanos used_at = kNever;                   // and when it came; kNever = it has none
+  std::map<std::uint32_t, Belief> beliefs;  // per user
 
   // returning.cpp
   bool figures = false;       // the device says how much is in use
@@ -390,6 +403,12 @@ struct Want {
   Bytes bytes = 0;
   Nanos since = 0;
   std::vector<ProcessId> askers;
+
+  // refusal.cpp
+  Nanos came_at = 0;
+  bool doubted = false;   // the claims show room for it
+  bool again = false;     // its asker has just been told that there is room
+  bool unproven = false;  // only by its asker's word is something hidden there
 };
 
 /// A command whose answer is to come (command.cpp).

@@ -71,7 +71,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
           loop, [this] { kept_tend(); }, "memory of ended processes") {
   exporter_uid_ = exporter_uid_find(setup.config);
   for (const ServedGpu& gpu : gpus_)
-    feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes});
+    feed(core::GpuAdded{gpu.uuid, gpu.capacity_bytes, gpu.context_bytes, gpu.size_bytes});
 }
 
 Engine::~Engine() {

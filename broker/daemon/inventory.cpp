@@ -51,7 +51,7 @@ bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu
   }
   out->clear();
   for (const devices::GpuInfo& gpu : listed)
-    out->push_back({gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software, false});
+    out->push_back({gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software, gpu.total_bytes, false});
   const devices::ProbeResult probed =
       devices::probe_run(program_beside("sluice-probe"), environ, kProbeDeadline_ms);
   if (!probed.fault.empty()) {

@@ -16,6 +16,7 @@ struct ServedGpu {
   std::uint64_t capacity_bytes = 0;  // what tenants together may be promised
   std::uint64_t context_bytes = 0;   // 0 = unknown
   bool software = false;
+  std::uint64_t size_bytes = 0;  // as its figure of what is in use counts
   bool lists_processes = false;  // the driver tells what each process has, by its pid
 };
 

@@ -344,6 +344,33 @@ class Room(Movers):
         wait_until("it is answered, or the liar is asked to go", lambda: honest.ask("room 0") != "0" or liar.hold() & SET)
         self.assertEqual(honest.hold(), 0)
 
+    def test_wants_without_allocations_move_a_neighbour_once(self):
+        """The device shows room for what the liar wants again and again; it is believed once in ten swap quanta."""
+        server = self.broker('[memory]\noversell = 4.0\nswap_quantum = "1s"\n')
+        honest = self.mover(server, "honest", held=1000, movable=900)
+        liar = self.mover(server, "liar", held=0, movable=0)
+        wait_until("the device has given its figure", lambda: "event=device_used" in server.log())
+        time.sleep(0.2)  # idle for a tenth of the quantum
+        self.wants_for(liar, 0.1, gap_s=0.15)
+        self.assertEqual((liar.ask("room 0"), honest.hold()), ("2", 0), "there is room: the device says so")
+        moved = 0
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            self.wants_for(liar, 0.1)
+            if honest.hold() & SET:
+                moved += 1
+                self.put_out(honest, 900)
+                honest.ask("want 0")
+                self.put_in(honest, 900)
+                wait_until("the hold is over", lambda: honest.hold() & SET == 0)
+        self.assertLessEqual(moved, 1)
+
+    def wants_for(self, liar, seconds, gap_s=0.01):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            liar.ask(f"memory 0 {2000 * MIB}")
+            time.sleep(gap_s)
+
     def test_a_move_that_nobody_ordered_is_no_message(self):
         server = self.crowded()
         job = self.mover(server, "job")
