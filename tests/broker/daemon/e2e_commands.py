@@ -306,7 +306,7 @@ class Others(BrokerTest):
         server = self.broker()
         place = pathlib.Path(tempfile.mkdtemp(prefix="sluice-e2e-"))
         self.addCleanup(shutil.rmtree, place, True)
-        (place / "train.py").write_text("import time\ntime.sleep(0.5)\n")
+        (place / "train.py").write_text("import time\ntime.sleep(3)\n")
         for name, text in (("serve", "exit 0"), ("vector_add", "exit 0"), ("quick_look", "exit 0"), ("sluice-train", "exit 0"),
                            ("jq", "cat")):
             (place / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -318,6 +318,8 @@ class Others(BrokerTest):
             with self.subTest(page=page):
                 text = self.sluice("help", *([page] if page else [])).stdout
                 lines = re.search(r"^examples?:\n((?:  .*\n)+)", text, re.M)[1]
+                # People type the next line when the job is there.
+                lines = lines.replace("&\n", "&\nuntil sluice status | grep -q train; do sleep 0.05; done\n")
                 named = self.job(server, "--name", "train", "--memory", "64M") if page in ("resume", "move") else None
                 result = subprocess.run(["timeout", "60", "sh", "-e", "-c", lines + "wait\n"], env=env, cwd=place, text=True,
                                         stdin=subprocess.DEVNULL, capture_output=True, check=False)
