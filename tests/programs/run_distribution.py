@@ -207,10 +207,11 @@ def case_numba_killed(machine, toolkit):
 
 
 def results_of(run):
-    """What became of each test, by its name. A line of the shim, of the software GPU or of asyncio, which tells on a busy machine what
-    took 0.1 s, may stand within a result's."""
-    text = re.sub(r"((sluice|softgpu): |Executing <)[^\n]*\n", "", run.stderr + run.stdout)
-    found = re.findall(r"^(test_\w+ \([\w.]+\))(?:\n[^\n]*?)? \.\.\. (ok|FAIL|ERROR|skipped|expected failure)", text, re.MULTILINE)
+    """What became of each test, by its name. Lines of the shim, of the software GPU or of asyncio, which tells on a busy machine what
+    took long, may stand within a result's."""
+    text = re.sub(r"(sluice|softgpu): [^\n]*\n", "", run.stderr + run.stdout)
+    found = re.findall(r"^(test_\w+ \([\w.]+\))(?:\n[^\n]*?)? \.\.\. (?:(?!^test_\w+ \()[\s\S])*?"
+                       r"\b(ok|FAIL|ERROR|skipped|expected failure)(?= '|$)", text, re.MULTILINE)
     expect(found, f"no test has run: {run.stdout[-2000:]}{run.stderr[-2000:]}")
     return dict(found)
 
