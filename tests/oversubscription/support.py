@@ -111,7 +111,9 @@ class Box(Machine):
 
     def devices(self):
         tool = [self.build / "bin" / "softgpu-ctl", "accounts", "--json", "--dir", self.environment["SOFTGPU_DIR"]]
-        return json.loads(self.run(tool).stdout)["devices"]
+        done = self.run(tool)
+        expect(done.returncode == 0, f"softgpu-ctl ended with {done.returncode}: {done.stdout}{done.stderr}")
+        return json.loads(done.stdout)["devices"]
 
 
 @contextlib.contextmanager
