@@ -173,9 +173,10 @@ void debts_leave(State& state, Tenant& tenant, Nanos now) {
     const Gpu& gpu = *state.gpus[share.gpu];
     policies_overran(state.policy, gpu, share, static_cast<double>(share.episode_overrun_ns), now);
     const double owed = policies_owed(state.policy, gpu, share, now);
-    if (owed <= 0 && share.vtime <= gpu.vclock) continue;
+    const double vtime = tenant.gang() ? 0 : share.vtime;  // gangs have another order
+    if (owed <= 0 && vtime <= gpu.vclock) continue;
     UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
-    debt.vtime = std::max(debt.vtime, share.vtime);
+    debt.vtime = std::max(debt.vtime, vtime);
     if (left_of(debt, now) >= owed) continue;
     debt.ns = owed;
     debt.rate = share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu));
