@@ -75,12 +75,12 @@ def suspended_frees_its_quota(build):
         expect("it waits in the queue to get its GPU back: the quotas on GPU 0 add up to 200 MiB of 256 MiB" in
                (why := row(machine, "train")["why"]), why)
         expect(not train.has_answered() and resuming.poll() is None, "it is out")
+        equal(line_of(train), SUSPENDED)
+        equal(train.process.stderr.readline(), "sluice: this job waits in the queue to get its GPU back; `sluice status` says for what\n")
         equal(other.end(), "")
         equal(train.answer(), "right")
         equal(resuming.wait(PATIENCE_S), 0)
-        # The second line is for who waits long enough to be looked at.
-        queued = "sluice: this job waits in the queue to get its GPU back; `sluice status` says for what\n"
-        expect((said := train.end()) in (SUSPENDED, SUSPENDED + queued), said)
+        equal(train.end(), "")
 
 
 def idle_leaves_until_it_wants(build):

@@ -168,7 +168,6 @@ def check_fresh(build, rng, options, at_once):
         def jobs():
             while not end.is_set():
                 process = Attack(ground, ADVERSARY_MIB // at_once, ["--launches", "one_long"], options).process
-                process.stdin.close()
                 process.wait(PATIENCE_S)
                 ended.append(process)
         threads = [threading.Thread(target=jobs) for _ in range(at_once)]

@@ -42,7 +42,7 @@ def add_options(parser):
 BROKER_MS = {"quantum": 10, "idle_grace": 0.5, "inference_window": 1, "inference_burst": 100}
 WINDOW_MS = 20
 WAKE_OF_QUANTUM = 0.01  # a wake-up is to be no more than this part of a quantum
-DILATION_MAX = 50  # of inference_burst no more than a minute, and a run of a minute is most of an hour
+DILATION_MAX = 50  # a run of ten seconds takes more than eight minutes then
 
 
 def wake_ms():
