@@ -12,7 +12,7 @@
 // next time it is sent to the driver ten times a second. So a program on a GPU in pieces gets its
 // memory or its error in the end, and a liar has each neighbour moved once in ten quanta, however
 // many jobs it has, and for as long as an unused grant lasts. A device without a figure is treated
-// as one whose room is in pieces.
+// as one that has its room in pieces.
 #include "broker/core/refusal.h"
 
 #include <algorithm>

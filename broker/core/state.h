@@ -94,7 +94,7 @@ struct Share {
   Nanos claim_until = 0;  // as long as this
   Nanos claim_since = 0;  // and when it had asked: a grant that others took counts as asked then
   Nanos told_room_until = 0;  // refusal.cpp: a want before this time says that there was none
-  TenantId aside_by = 0;      // whose whole-GPU use its promise rests for
+  TenantId aside_by = 0;      // the tenant with whole GPUs for which its promise rests
   bool booked = false;        // its promise counts on its GPU
   Nanos elsewhere_ns = 0;     // of busy_ns: on the GPU from which it was moved here
   Bytes moved_out_bytes = 0;
@@ -276,7 +276,7 @@ struct Gpu {
   std::uint64_t waiting_count = 0;       // how many have ever begun to wait
   std::vector<Share*> on;                // the holder and runaways: what is on the device
   Tenant* holder = nullptr;              // open or closing
-  Tenant* reserved = nullptr;  // a gang whose turn has come everywhere: no other tenant is opened
+  Tenant* reserved = nullptr;  // a gang that has its turn everywhere: no other tenant is opened
   bool claimed = false;        // gang.cpp, within one decision: an earlier gang waits for it
   bool draining = false;       // kept free for an exclusive request at the head of the queue
   bool step_aside = false;     // for a request with none before it there: shared tenants go out

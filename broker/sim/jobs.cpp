@@ -114,7 +114,9 @@ std::optional<Experiment> jobs_read(std::istream& text, std::uint64_t seed, std:
   try {
     return experiment_read(json::parse(text), seed);
   } catch (const std::exception& problem) {
-    *error = problem.what();
+    const std::string said = problem.what();
+    // The library says its own numbers first: "[json.exception.parse_error.101] ".
+    *error = said.substr(said.starts_with('[') ? said.find("] ") + 2 : 0);
     return std::nullopt;
   }
 }
