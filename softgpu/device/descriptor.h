@@ -28,11 +28,16 @@ inline int above_standard(int file) {
   return moved;
 }
 
+/// The largest file that the program may make (`ulimit -f`).
+inline std::uint64_t file_size_limit() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
 /// Gives a file this size. False, with errno: a size beyond the program's limit on the size of
 /// files raises SIGXFSZ, which ends the program, so it is EFBIG and not tried.
 inline bool file_size_set(int file, std::uint64_t bytes) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+  if (file_size_limit() < bytes) {
     errno = EFBIG;
     return false;
   }

@@ -45,8 +45,7 @@ bool byte_locked(int file, std::uint32_t number) {
 Lives::Lives(Segment* segment, std::string path) : segment_(segment), path_(std::move(path)) {
   struct stat status {};
   if (stat(path_.c_str(), &status) != 0) return;
-  device_ = status.st_dev;
-  inode_ = status.st_ino;
+  identity_ = {status.st_dev, status.st_ino};
 }
 
 bool Lives::add(Segment* segment, const std::string& path, std::string& error) {
@@ -84,36 +83,32 @@ void Lives::has_forked() {
 void Lives::forked() {
   for (Lives* lives = all.load(); lives != nullptr; lives = lives->next_) {
     lives->own_ = 0;
-    if (lives->kept_ >= 0 && lives->ours(lives->kept_)) close(lives->kept_);
+    if (lives->identity_.is(lives->kept_)) close(lives->kept_);
     lives->kept_ = -1;
     new (&lives->mutex_) std::mutex;  // locked by forks()
   }
 }
 
-bool Lives::ours(int file) const {
-  struct stat status {};
-  return fstat(file, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_;
-}
-
 /// A new descriptor of the file; -1 where its path no longer leads to it.
-int Lives::reopen() const {
-  const int file = above_standard(open(path_.c_str(), O_RDWR | O_CLOEXEC));
-  if (file < 0 || ours(file)) return file;
+int Lives::reopen(int mode) const {
+  const int file = above_standard(open(path_.c_str(), mode | O_CLOEXEC));
+  if (file < 0 || identity_.is(file)) return file;
   close(file);
   errno = ENOENT;
   return -1;
 }
 
-/// A descriptor to ask with. The program may have closed it, or given its number to another file.
+/// A descriptor to ask with, which cannot write. The program may have closed it, or given its
+/// number to another file.
 int Lives::look() {
   const int known = look_.load(std::memory_order_acquire);
-  if (known >= 0 && ours(known)) return known;
+  if (identity_.is(known)) return known;
   const std::lock_guard lock(mutex_);
   return look_locked();
 }
 
 int Lives::look_locked() {
-  if (look_ < 0 || !ours(look_)) look_ = reopen();
+  if (!identity_.is(look_)) look_ = reopen(O_RDONLY);
   if (look_ < 0) error_ = errno;
   return look_;
 }
@@ -121,7 +116,7 @@ int Lives::look_locked() {
 /// Locks the byte of `number` through an open file of its own, kept open by a page of mapping or by
 /// a descriptor. False with `error_`: EAGAIN if a living process has the number.
 bool Lives::hold_locked(std::uint32_t number, bool mapped) {
-  const int file = reopen();
+  const int file = reopen(O_RDWR);
   struct flock range = byte_of(number);
   if (file < 0 || fcntl(file, F_OFD_SETLK, &range) != 0) {
     error_ = errno;

@@ -9,13 +9,12 @@
 // instead. A program that closes that descriptor looks dead to others; device.h says what follows.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
 
+#include "softgpu/device/own_file.h"
 #include "softgpu/device/segment.h"
 
 namespace softgpu::device {
@@ -51,15 +50,13 @@ class Lives {
   std::uint32_t take();
   std::uint32_t take_locked();
   bool hold_locked(std::uint32_t number, bool mapped);
-  bool ours(int file) const;
-  int reopen() const;
+  int reopen(int mode) const;
   int look();
   int look_locked();
 
   Segment* const segment_;
   const std::string path_;
-  dev_t device_ = 0;
-  ino_t inode_ = 0;
+  FileIdentity identity_;
   std::atomic<std::uint32_t> own_{0};
   std::atomic<int> look_{-1};  // for questions; holds no lock
   int kept_ = -1;              // holds the lock where no mapping can

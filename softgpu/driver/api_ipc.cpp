@@ -43,11 +43,10 @@ CUresult memory_open(const ContextRef& context, Gpu& gpu, const IpcHandle& handl
     out = base;
     return CUDA_SUCCESS;
   }
-  const int file = ipc_file_open(handle, gpu);
-  if (file < 0) return CUDA_ERROR_INVALID_VALUE;
+  const softgpu::device::OwnFile file = ipc_file_open(handle, gpu);
+  if (!file.opened()) return CUDA_ERROR_INVALID_VALUE;
   Allocation import;
   const CUresult result = import_map(gpu, file, handle, import);
-  close(file);
   if (result != CUDA_SUCCESS) return result;
   import.context = context->handle();
   MemoryMap::get().add(import);
@@ -67,7 +66,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   // The handle stands for the whole allocation, whichever of its addresses is given.
   IpcHandle handle = ipc_handle_make(IpcKind::kMemory, *allocation->gpu);
-  handle.file = allocation->file;
+  if (!ipc_file_tell(allocation->gpu->memory_file(), handle)) return CUDA_ERROR_OPERATING_SYSTEM;
   handle.offset = allocation->offset;
   handle.bytes = allocation->size;
   const CUresult shared = memory_share(*allocation, handle.key);
@@ -121,7 +120,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle* out, CUevent event_handle) {
   // An imported event is not this process's to hand on.
   if (event->shared == nullptr || event->shared->imported()) return CUDA_ERROR_INVALID_HANDLE;
   IpcHandle handle = ipc_handle_make(IpcKind::kEvent, event->gpu);
-  event->shared->describe(handle);
+  if (!event->shared->describe(handle)) return CUDA_ERROR_OPERATING_SYSTEM;
   std::memcpy(out, &handle, sizeof handle);
   return CUDA_SUCCESS;
 }

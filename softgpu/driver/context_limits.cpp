@@ -38,7 +38,7 @@ CUresult Context::heap_need() {
   const std::lock_guard lock(limits_mutex_);
   if (heap_bytes_ != 0) return CUDA_SUCCESS;
   const std::size_t bytes = limits[CU_LIMIT_MALLOC_HEAP_SIZE];
-  void* const base = gpu.memory_map(bytes, nullptr, &heap_offset_);
+  void* const base = gpu.memory_map(bytes, heap_offset_);
   if (base == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!heap.open(base, bytes)) {
     gpu.memory_unmap(base, bytes, heap_offset_);

@@ -1,13 +1,12 @@
 // Memory of a GPU as this process has it: ranges of one file, each mapped with a margin on either
 // side. See state.h.
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "softgpu/device/descriptor.h"
+#include "softgpu/device/own_file.h"
 #include "softgpu/driver/memory_strict.h"
 #include "softgpu/driver/state.h"
 
@@ -21,6 +20,8 @@ namespace {
 constexpr std::size_t kMargin = 2u << 20;
 /// Addresses that are kept at a time for what the arena will hold next.
 constexpr std::size_t kWindow = 256u << 20;
+/// The arena's size from the start. Its end only goes up, and no program comes near this one.
+constexpr std::uint64_t kArenaBytes = 1ULL << 60;
 
 /// Where the memory of a piece of `bytes` is mapped, margins included.
 struct Extent {
@@ -28,11 +29,6 @@ struct Extent {
   explicit Extent(std::size_t bytes)
       : inner(round_up(bytes, kHostPage)), whole(inner + 2 * kMargin) {}
 };
-
-void pages_drop(int file, std::uint64_t offset, std::size_t bytes) {
-  fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-            static_cast<off_t>(bytes));
-}
 
 }  // namespace
 
@@ -42,12 +38,15 @@ bool Gpu::client_need() {
   return client != device::kNone;
 }
 
-int Gpu::file_need_locked() {
-  if (arena_ < 0) arena_ = memfd_create("softgpu", MFD_CLOEXEC);
+/// Made once: what a program closed is not made anew, as with hardware.
+const device::OwnFile& Gpu::file_need_locked() {
+  if (arena_.opened()) return arena_;
+  arena_bytes_ = std::min(kArenaBytes, device::file_size_limit());
+  arena_ = device::OwnFile::in_memory("softgpu", arena_bytes_);
   return arena_;
 }
 
-int Gpu::memory_file() {
+const device::OwnFile& Gpu::memory_file() {
   const std::lock_guard lock(mutex);
   return file_need_locked();
 }
@@ -62,6 +61,11 @@ bool Gpu::memory_share(std::uint64_t name, std::size_t bytes) {
 /// Maps the next `whole` bytes of the arena. Addresses go up as the file does, so that the kernel
 /// makes one mapping of neighbours: a process may have 65,530 (vm.max_map_count).
 void* Gpu::arena_map_locked(std::size_t whole) {
+  if (!file_need_locked().opened()) return MAP_FAILED;
+  if (whole > arena_bytes_ || arena_end_ > arena_bytes_ - whole) {
+    errno = EFBIG;
+    return MAP_FAILED;
+  }
   if (window_left_ < whole) {
     if (window_left_ > 0) munmap(window_, window_left_);
     window_left_ = std::max(whole, kWindow);
@@ -71,23 +75,20 @@ void* Gpu::arena_map_locked(std::size_t whole) {
     if (window == MAP_FAILED) return MAP_FAILED;
     window_ = static_cast<std::byte*>(window);
   }
-  void* const p =
-      mmap(window_, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, arena_,
-           static_cast<off_t>(arena_end_));
+  void* const p = arena_.map(window_, whole, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_NORESERVE | MAP_FIXED, arena_end_);
   if (p == MAP_FAILED) return MAP_FAILED;
   window_ += whole;
   window_left_ -= whole;
   return p;
 }
 
-void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
+void* Gpu::memory_map(std::size_t bytes, std::uint64_t& offset) {
   const Extent extent(bytes);
   const std::lock_guard lock(mutex);
-  void* p = MAP_FAILED;
   const std::uint64_t at = arena_end_;
   if (!pages_.take(at + kMargin, bytes)) return nullptr;
-  if (file_need_locked() >= 0 && device::file_size_set(arena_, at + extent.whole))
-    p = arena_map_locked(extent.whole);
+  void* p = arena_map_locked(extent.whole);
   std::byte* inner = static_cast<std::byte*>(p) + kMargin;
   if (p != MAP_FAILED &&
       (!bounds_close(p, kMargin) || !bounds_close(inner + extent.inner, kMargin) ||
@@ -103,23 +104,23 @@ void* Gpu::memory_map(std::size_t bytes, int* file, std::uint64_t* offset) {
     return nullptr;
   }
   arena_end_ = at + extent.whole;
-  if (file != nullptr) *file = arena_;
-  if (offset != nullptr) *offset = at + kMargin;
+  offset = at + kMargin;
   return inner;
 }
 
 void Gpu::memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared) {
   const Extent extent(bytes);
-  munmap(static_cast<std::byte*>(p) - kMargin, extent.whole);
+  std::byte* const whole = static_cast<std::byte*>(p) - kMargin;
   // What another process still shows must keep its contents; the last of them frees the pages. The
   // margins are shown by none.
   if (shared != 0) pages_.forget(offset, bytes);
   if (shared != 0 && !model.shared_release(client, shared)) {
-    pages_drop(arena_, offset - kMargin, kMargin);
-    pages_drop(arena_, offset + extent.inner, kMargin);
-    return;
+    device::mapped_pages_drop(whole, kMargin);
+    device::mapped_pages_drop(whole + kMargin + extent.inner, kMargin);
+  } else {
+    device::mapped_pages_drop(whole, extent.whole);
   }
-  pages_drop(arena_, offset - kMargin, extent.whole);
+  munmap(whole, extent.whole);
   if (shared == 0) pages_.give(offset, bytes);
 }
 

@@ -9,8 +9,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
-#include "softgpu/device/descriptor.h"
 #include "softgpu/driver/memory_strict.h"
 
 namespace softgpu::driver {
@@ -49,19 +49,22 @@ bool ipc_handle_own(const IpcHandle& handle, const Gpu& gpu) {
   return handle.life == gpu.model.lives().own();
 }
 
-int ipc_file_open(const IpcHandle& handle, Gpu& gpu) {
+bool ipc_file_tell(const device::OwnFile& file, IpcHandle& handle) {
+  handle.file = file.number();
+  handle.inode = file.inode();
+  return handle.file >= 0;
+}
+
+device::OwnFile ipc_file_open(const IpcHandle& handle, Gpu& gpu) {
   const auto exporter = gpu.model.client_of(handle.life);
-  if (!exporter) return -1;
+  if (!exporter) return {};
   const int pid = device::process_pid({exporter->pid, exporter->space}, exporter->start_ticks);
-  if (pid == 0) return -1;
+  if (pid == 0) return {};
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, handle.file);
-  const int file = device::above_standard(open(path, O_RDWR | O_CLOEXEC));
-  if (file >= 0 && !ipc_file_ours(file)) {
-    close(file);
-    return -1;
-  }
-  return file;
+  device::OwnFile file(open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC));
+  const bool exported = file.inode() == handle.inode && ipc_file_ours(file.number());
+  return exported ? std::move(file) : device::OwnFile();
 }
 
 std::uint64_t ipc_key_make() {
@@ -94,9 +97,10 @@ CUresult memory_share(const Allocation& allocation, std::uint64_t& key) {
   return CUDA_SUCCESS;
 }
 
-CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& import) {
+CUresult import_map(Gpu& gpu, const device::OwnFile& file, const IpcHandle& range,
+                    Allocation& import) {
   struct stat status {};
-  if (fstat(file, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (fstat(file.number(), &status) != 0) return CUDA_ERROR_INVALID_VALUE;
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (range.bytes == 0 || range.offset % kHostPage != 0 || range.offset > size ||
       range.bytes > size - range.offset)
@@ -104,17 +108,14 @@ CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& impo
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
   // From here on the range keeps its pages: whoever frees it now is not the last.
   if (!gpu.model.shared_hold(gpu.client, range.key)) return CUDA_ERROR_INVALID_VALUE;
-  const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
-  void* p = own < 0 ? MAP_FAILED
-                    : mmap(nullptr, round_up(range.bytes, kHostPage), PROT_READ | PROT_WRITE,
-                           MAP_SHARED | MAP_NORESERVE, own, static_cast<off_t>(range.offset));
+  void* p = file.map(nullptr, round_up(range.bytes, kHostPage), PROT_READ | PROT_WRITE,
+                     MAP_SHARED | MAP_NORESERVE, range.offset);
   if (p != MAP_FAILED &&
       !strict_close(p, round_up(range.bytes, kHostPage), PROT_READ | PROT_WRITE)) {
     munmap(p, round_up(range.bytes, kHostPage));
     p = MAP_FAILED;
   }
   if (p == MAP_FAILED) {
-    if (own >= 0) close(own);
     gpu.model.shared_release(gpu.client, range.key);
     return CUDA_ERROR_MAP_FAILED;
   }
@@ -123,20 +124,17 @@ CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& impo
   import.kind = MemoryKind::kImported;
   import.gpu = &gpu;
   import.offset = range.offset;
-  import.file = own;
   import.inode = range.key;
   return CUDA_SUCCESS;
 }
 
 void import_release(const Allocation& import) {
-  munmap(reinterpret_cast<void*>(import.base), round_up(import.size, kHostPage));
+  void* const pages = reinterpret_cast<void*>(import.base);
   const bool last = import.gpu->model.shared_release(import.gpu->client, import.inode);
   // The contents of a piece (virtual.h) last as long as a descriptor of it.
   if (last && (import.inode & kIpcKeyBit) != 0)
-    fallocate(import.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(import.offset),
-              static_cast<off_t>(round_up(import.size, kHostPage)));
-  close(import.file);
+    device::mapped_pages_drop(pages, round_up(import.size, kHostPage));
+  munmap(pages, round_up(import.size, kHostPage));
 }
 
 }  // namespace softgpu::driver

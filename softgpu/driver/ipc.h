@@ -22,7 +22,7 @@ struct IpcHandle {
   unsigned char uuid[16] = {};
   std::uint32_t life = 0;
   std::int32_t file = -1;
-  std::uint64_t reserved = 0;
+  std::uint64_t inode = 0;  // of the file
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
   std::uint64_t key = 0;  // names the shared object or the pool; of an event, nothing
@@ -35,9 +35,11 @@ IpcHandle ipc_handle_make(IpcKind kind, Gpu& gpu);
 /// INVALID_VALUE: these bytes are no handle of this kind, or of no device that this process sees.
 CUresult ipc_handle_read(const void* bytes, IpcKind kind, IpcHandle& handle, Gpu*& gpu);
 bool ipc_handle_own(const IpcHandle& handle, const Gpu& gpu);
-/// Opens the exporter's file; -1 when the process or its file is gone, or when the process is of a
-/// pid namespace that this one cannot see.
-int ipc_file_open(const IpcHandle& handle, Gpu& gpu);
+/// Tells others where `file` is. False: the program closed it.
+bool ipc_file_tell(const device::OwnFile& file, IpcHandle& handle);
+/// Opens the exporter's file; not opened when the process or its file is gone, or when the process
+/// is of a pid namespace that this one cannot see.
+device::OwnFile ipc_file_open(const IpcHandle& handle, Gpu& gpu);
 /// Whether this driver made the file: descriptors and handles come from anywhere.
 bool ipc_file_ours(int file);
 /// Tells a key from the inode number that names a piece (virtual.h).
@@ -49,7 +51,8 @@ std::uint64_t ipc_key_make();
 CUresult memory_share(const Allocation& allocation, std::uint64_t& key);
 /// Maps a range of another process's device memory; the file stays the caller's. The result is a
 /// kImported allocation that is not in the map yet.
-CUresult import_map(Gpu& gpu, int file, const IpcHandle& range, Allocation& import);
+CUresult import_map(Gpu& gpu, const device::OwnFile& file, const IpcHandle& range,
+                    Allocation& import);
 /// Unmaps it; whoever is the last to hold the range gives its pages back.
 void import_release(const Allocation& import);
 

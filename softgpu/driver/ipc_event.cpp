@@ -10,7 +10,7 @@
 #include <ctime>
 #include <new>
 
-#include "softgpu/device/descriptor.h"
+#include "softgpu/device/own_file.h"
 
 namespace softgpu::driver {
 namespace {
@@ -43,20 +43,19 @@ class EventFile {
     const std::lock_guard lock(mutex_);
     free_.push_back(offset);
   }
-  int file() const { return file_; }
+  const device::OwnFile& file() const { return file_; }
 
  private:
   bool map_locked() {
-    file_ = device::above_standard(memfd_create("softgpu-events", MFD_CLOEXEC));
-    if (file_ < 0 || !device::file_size_set(file_, kEventsMax * kSlotBytes)) return false;
-    void* p = mmap(nullptr, kEventsMax * kSlotBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    file_ = device::OwnFile::in_memory("softgpu-events", kEventsMax * kSlotBytes);
+    void* p = file_.map(nullptr, kEventsMax * kSlotBytes, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
     if (p == MAP_FAILED) return false;
     base_ = static_cast<char*>(p);
     return true;
   }
 
   std::mutex mutex_;
-  int file_ = -1;
+  device::OwnFile file_;
   char* base_ = nullptr;
   std::uint64_t next_ = 0;
   std::vector<std::uint64_t> free_;
@@ -109,11 +108,9 @@ std::shared_ptr<IpcEvent> IpcEvent::create(const Gpu& gpu) {
 
 std::shared_ptr<IpcEvent> IpcEvent::open(const IpcHandle& handle, Gpu& gpu) {
   if (handle.offset % kSlotBytes != 0 || handle.offset >= kEventsMax * kSlotBytes) return nullptr;
-  const int file = ipc_file_open(handle, gpu);
-  if (file < 0) return nullptr;
-  void* page = mmap(nullptr, kHostPage, PROT_READ | PROT_WRITE, MAP_SHARED, file,
-                    static_cast<off_t>(handle.offset / kHostPage * kHostPage));
-  close(file);
+  void* page = ipc_file_open(handle, gpu)
+                   .map(nullptr, kHostPage, PROT_READ | PROT_WRITE, MAP_SHARED,
+                        handle.offset / kHostPage * kHostPage);
   if (page == MAP_FAILED) return nullptr;
   std::shared_ptr<IpcEvent> event(new IpcEvent(gpu.model.lives()));
   event->page_ = page;
@@ -129,10 +126,10 @@ IpcEvent::~IpcEvent() {
     EventFile::get().give(offset_);
 }
 
-void IpcEvent::describe(IpcHandle& handle) const {
-  handle.file = EventFile::get().file();
+bool IpcEvent::describe(IpcHandle& handle) const {
   handle.offset = offset_;
   handle.bytes = kSlotBytes;
+  return ipc_file_tell(EventFile::get().file(), handle);
 }
 
 OpRef IpcEvent::record(const StreamRef& stream) {

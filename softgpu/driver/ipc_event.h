@@ -22,7 +22,8 @@ class IpcEvent : public std::enable_shared_from_this<IpcEvent> {
   IpcEvent& operator=(const IpcEvent&) = delete;
 
   /// Where another process finds it.
-  void describe(IpcHandle& handle) const;
+  /// False: the program closed the file that it is in.
+  bool describe(IpcHandle& handle) const;
   bool imported() const { return imported_; }
 
   /// A record in `stream`'s order; everybody who asks from now on means this one.

@@ -122,7 +122,7 @@ bool MemoryMap::touches(std::uintptr_t address, std::size_t bytes) const {
 CUresult memory_allocate(Context& context, std::size_t bytes, MemoryKind kind,
                          CUdeviceptr& address) {
   Allocation allocation;
-  void* p = context.gpu.memory_map(bytes, &allocation.file, &allocation.offset);
+  void* p = context.gpu.memory_map(bytes, allocation.offset);
   if (p == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   if (kind == MemoryKind::kManaged && !host_share(p, bytes)) {
     context.gpu.memory_unmap(p, bytes, allocation.offset);

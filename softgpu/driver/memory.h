@@ -32,7 +32,6 @@ struct Allocation {
   CUcontext context = nullptr;  // nullptr: pools and virtual memory belong to none
   unsigned flags = 0;           // of host allocations
   std::uint64_t offset = 0;     // in the GPU's arena
-  int file = -1;
   std::uint64_t id = 0;
   std::uint64_t inode = 0;  // its name in the device's account once it is shared (ipc.h)
   std::size_t granted = 0;  // imported: bytes mapped

@@ -85,10 +85,10 @@ Pool::Blocks::iterator Pool::grow_locked(std::size_t bytes) {
     if (reserved_ > limit - chunk.size) trim_locked(0);
     if (reserved_ > limit - chunk.size) return blocks_.end();
   }
-  void* p = gpu_.memory_map(chunk.size, nullptr, &chunk.offset);
+  void* p = gpu_.memory_map(chunk.size, chunk.offset);
   if (p == nullptr) {
     trim_locked(0);
-    p = gpu_.memory_map(chunk.size, nullptr, &chunk.offset);
+    p = gpu_.memory_map(chunk.size, chunk.offset);
   }
   if (p == nullptr) return blocks_.end();
   chunks_[address_of(p)] = chunk;

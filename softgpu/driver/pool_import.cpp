@@ -1,25 +1,24 @@
 // See pool_import.h.
 #include "softgpu/driver/pool_import.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <utility>
 
 #include "softgpu/driver/command.h"
 
 namespace softgpu::driver {
 
 std::shared_ptr<PoolImport> PoolImport::open(Gpu& gpu, const IpcHandle& token) {
-  const int file = ipc_file_open(token, gpu);
-  return file < 0 ? nullptr : std::make_shared<PoolImport>(gpu, token, file);
+  device::OwnFile file = ipc_file_open(token, gpu);
+  if (!file.opened()) return nullptr;
+  return std::make_shared<PoolImport>(gpu, token, std::move(file));
 }
 
-PoolImport::PoolImport(Gpu& gpu, const IpcHandle& token, int file)
-    : Pool(gpu), token_(token), file_(file) {}
+PoolImport::PoolImport(Gpu& gpu, const IpcHandle& token, device::OwnFile file)
+    : Pool(gpu), token_(token), file_(std::move(file)) {}
 
 PoolImport::~PoolImport() {
   for (const auto& [key, chunk] : chunks_) import_release(chunk.mapping);
-  ::close(file_);
 }
 
 CUresult PoolImport::allocate(const StreamRef&, std::size_t, CUdeviceptr&) {

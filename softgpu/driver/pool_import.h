@@ -11,7 +11,7 @@ class PoolImport : public Pool {
  public:
   /// Opens the pool that `token` tells of. nullptr: its process is gone.
   static std::shared_ptr<PoolImport> open(Gpu& gpu, const IpcHandle& token);
-  PoolImport(Gpu& gpu, const IpcHandle& token, int file);
+  PoolImport(Gpu& gpu, const IpcHandle& token, device::OwnFile file);
   ~PoolImport() override;
 
   bool imported() const override { return true; }
@@ -31,7 +31,7 @@ class PoolImport : public Pool {
     std::set<std::uintptr_t> shown;
   };
   const IpcHandle token_;
-  const int file_;  // the owner's memory
+  const device::OwnFile file_;  // the owner's memory
   std::mutex mutex_;
   std::map<std::uint64_t, Chunk> chunks_;  // by key
 };

@@ -8,9 +8,8 @@ CUresult Pool::describe(IpcHandle& token) {
   if (!options_.shareable) return CUDA_ERROR_INVALID_VALUE;
   if (!gpu_.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
   token = ipc_handle_make(IpcKind::kPool, gpu_);
-  token.file = gpu_.memory_file();
   token.key = id_;
-  return token.file >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return ipc_file_tell(gpu_.memory_file(), token) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult Pool::describe(CUdeviceptr address, PoolPointer& pointer) {

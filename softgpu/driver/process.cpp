@@ -147,6 +147,8 @@ void Process::complain_of_mapping(int error) {
     why += "; look at `ulimit -v` and at the memory of the host";
   else if (error == EFBIG)
     why += "; the memory of a software GPU is a file, and `ulimit -f` limits it: raise it";
+  if (error == EBADF)
+    why = "this program closed a file of the software GPU; close only descriptors that it opened";
   complain("out of memory: " + why);
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "softgpu/device/device.h"
+#include "softgpu/device/own_file.h"
 #include "softgpu/driver/cuda_api.h"
 #include "softgpu/driver/device_heap.h"
 
@@ -122,13 +123,13 @@ class Gpu {
   [[nodiscard]] bool client_need();
   /// A charged piece of device memory, at the beginning of a page, with a margin on either side.
   /// nullptr = the device is full.
-  void* memory_map(std::size_t bytes, int* file, std::uint64_t* offset);
+  void* memory_map(std::size_t bytes, std::uint64_t& offset);
   /// `shared` names it in the account when other processes may hold it too (ipc.h).
   void memory_unmap(void* p, std::size_t bytes, std::uint64_t offset, std::uint64_t shared = 0);
   /// Names it in the account, so that other processes may hold it too. False: too many objects.
   [[nodiscard]] bool memory_share(std::uint64_t name, std::size_t bytes);
-  /// The file that all of them are ranges of; -1 when it cannot be made.
-  int memory_file();
+  /// The file that all of them are ranges of; not opened when it cannot be made.
+  const device::OwnFile& memory_file();
 
   const int ordinal;
   device::Device model;
@@ -144,12 +145,12 @@ class Gpu {
   std::shared_ptr<Pool> default_pool, pool;
 
  private:
-  int file_need_locked();
+  const device::OwnFile& file_need_locked();
   void* arena_map_locked(std::size_t whole);
   DevicePages pages_{*this};
-  int arena_ =
-      -1;  // one sparse memfd: allocations are ranges of it, so that they can be shared by IPC
-  std::uint64_t arena_end_ = 0;
+  device::OwnFile
+      arena_;  // sparse: allocations are ranges of it, so that they can be shared by IPC
+  std::uint64_t arena_bytes_ = 0, arena_end_ = 0;
   std::byte* window_ = nullptr;  // where the next of it is mapped, and how much fits there
   std::size_t window_left_ = 0;
 };

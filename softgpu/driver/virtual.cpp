@@ -144,8 +144,8 @@ CUresult VirtualMemory::map(std::uintptr_t at, std::size_t bytes, std::size_t of
   const auto [range, range_bytes] = range_locked(at, bytes);
   if (range_bytes == 0 || !free_locked(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const PieceRef& piece = found->second.piece;
-  if (mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
-           piece->file(), 0) == MAP_FAILED ||
+  if (piece->file().map(reinterpret_cast<void*>(at), bytes, PROT_NONE,
+                        MAP_SHARED | MAP_NORESERVE | MAP_FIXED, 0) == MAP_FAILED ||
       !strict_close(reinterpret_cast<void*>(at), bytes, PROT_NONE)) {
     Process::get().complain_of_mapping(errno);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -11,9 +11,9 @@ namespace softgpu::driver {
 /// Device memory without an address.
 class Piece {
  public:
-  Piece(const CUmemAllocationProp& properties, Gpu& on, std::size_t size, int file,
+  Piece(const CUmemAllocationProp& properties, Gpu& on, std::size_t size, device::OwnFile file,
         std::uint64_t inode)
-      : prop(properties), gpu(on), bytes(size), file_(file), inode_(inode) {}
+      : prop(properties), gpu(on), bytes(size), file_(std::move(file)), inode_(inode) {}
   ~Piece();
   Piece(const Piece&) = delete;
   Piece& operator=(const Piece&) = delete;
@@ -23,7 +23,7 @@ class Piece {
   static CUresult import(int file, std::shared_ptr<Piece>& piece);
   /// A descriptor for the program, which holds the memory; -1 without one.
   int give();
-  int file() const { return file_; }
+  const device::OwnFile& file() const { return file_; }
   std::uint64_t inode() const { return inode_; }
 
   const CUmemAllocationProp prop;
@@ -31,7 +31,7 @@ class Piece {
   const std::size_t bytes;
 
  private:
-  int file_;
+  device::OwnFile file_;
   std::uint64_t inode_;  // names the piece in the device's account; 0: others can never hold it
 };
 using PieceRef = std::shared_ptr<Piece>;

@@ -1,14 +1,12 @@
 // Physical memory of the virtual memory management; see virtual.h. The file of a piece says by its
 // name on which device it is, so that a descriptor is all that an importer needs.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <string>
+#include <utility>
 
-#include "softgpu/device/descriptor.h"
 #include "softgpu/device/directory.h"
 #include "softgpu/device/given_files.h"
 #include "softgpu/driver/ipc.h"
@@ -38,18 +36,13 @@ Gpu* piece_gpu(int file) {
 CUresult Piece::create(Gpu& gpu, const CUmemAllocationProp& prop, std::size_t bytes,
                        PieceRef& piece) {
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
-  const int file = memfd_create(piece_name(gpu).c_str(), MFD_CLOEXEC);
-  struct stat status {};
-  bool made = file >= 0 && device::file_size_set(file, bytes) && fstat(file, &status) == 0;
-  const std::uint64_t name = prop.requestedHandleTypes != 0 ? status.st_ino : 0;
-  if (made)
-    made = name != 0 ? gpu.model.shared_create(gpu.client, name, bytes)
-                     : gpu.model.memory_take(gpu.client, bytes);
-  if (!made) {
-    if (file >= 0) close(file);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  piece = std::make_shared<Piece>(prop, gpu, bytes, file, name);
+  device::OwnFile file = device::OwnFile::in_memory(piece_name(gpu).c_str(), bytes);
+  if (!file.opened()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t name = prop.requestedHandleTypes != 0 ? file.inode() : 0;
+  const bool made = name != 0 ? gpu.model.shared_create(gpu.client, name, bytes)
+                              : gpu.model.memory_take(gpu.client, bytes);
+  if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+  piece = std::make_shared<Piece>(prop, gpu, bytes, std::move(file), name);
   return CUDA_SUCCESS;
 }
 
@@ -60,28 +53,26 @@ CUresult Piece::import(int file, PieceRef& piece) {
     return CUDA_ERROR_INVALID_VALUE;
   if (!gpu->client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  const int own = device::file_reopen(file);
-  if (own < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  device::OwnFile own(device::file_reopen(file));
+  if (own.inode() != status.st_ino) return CUDA_ERROR_OPERATING_SYSTEM;
   // Charged once, whoever holds it.
-  if (!gpu->model.shared_join(gpu->client, status.st_ino, bytes)) {
-    close(own);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (!gpu->model.shared_join(gpu->client, status.st_ino, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu->ordinal};
   prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  piece = std::make_shared<Piece>(prop, *gpu, bytes, own, status.st_ino);
+  piece = std::make_shared<Piece>(prop, *gpu, bytes, std::move(own), status.st_ino);
   return CUDA_SUCCESS;
 }
 
 int Piece::give() {
+  const int file = file_.number();
+  if (file < 0) return -1;
   gpu.model.shared_give(inode_);
-  return device::file_give(file_);
+  return device::file_give(file);
 }
 
 Piece::~Piece() {
-  close(file_);
   if (inode_ != 0)
     gpu.model.shared_release(gpu.client, inode_);
   else

@@ -19,6 +19,22 @@ namespace softgpu_test {
 
 inline constexpr std::size_t kMiB = 1 << 20;
 
+/// Bytes of the device that are taken, as this process's current context sees them.
+inline std::size_t used() {
+  std::size_t free = 0, total = 0;
+  EXPECT_CU(cuMemGetInfo(&free, &total));
+  return total - free;
+}
+
+/// Of a piece of virtual memory that may be exported.
+inline CUmemAllocationProp piece_prop() {
+  CUmemAllocationProp p{};
+  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return p;
+}
+
 inline constexpr char kKernels[] = R"(
 .version 9.0
 .target sm_75

@@ -7,12 +7,7 @@ namespace {
 
 using Driver = softgpu_test::Driver;
 using softgpu_test::kMiB;
-
-std::size_t used() {
-  std::size_t free = 0, total = 0;
-  EXPECT_CU(cuMemGetInfo(&free, &total));
-  return total - free;
-}
+using softgpu_test::used;
 
 TEST_F(Driver, MemoryIsChargedToTheByteAndGivenBack) {
   WithContext([](CUcontext context) {

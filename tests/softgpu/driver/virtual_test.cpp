@@ -7,26 +7,15 @@
 namespace {
 
 using Driver = softgpu_test::Driver;
+using softgpu_test::piece_prop;
 
 constexpr std::size_t kPiece = 2 << 20;
 
-std::size_t used_beyond_context() {
-  std::size_t free = 0, total = 0;
-  EXPECT_CU(cuMemGetInfo(&free, &total));
-  return total - free - (32 << 20);
-}
-
-CUmemAllocationProp prop() {
-  CUmemAllocationProp p{};
-  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  return p;
-}
+std::size_t used_beyond_context() { return softgpu_test::used() - (32 << 20); }
 
 TEST_F(Driver, VirtualMemoryLivesUntilItsLastReference) {
   WithContext([](CUcontext) {
-    const CUmemAllocationProp p = prop();
+    const CUmemAllocationProp p = piece_prop();
     CUmemGenericAllocationHandle handle = 0, again = 0;
     CUdeviceptr at = 0;
     ASSERT_CU(cuMemCreate(&handle, kPiece, &p, 0));
@@ -60,7 +49,7 @@ TEST_F(Driver, VirtualMemoryLivesUntilItsLastReference) {
 
 TEST_F(Driver, SizesMustBeMultiplesOfTheGranularity) {
   WithContext([](CUcontext) {
-    const CUmemAllocationProp p = prop();
+    const CUmemAllocationProp p = piece_prop();
     std::size_t granularity = 0;
     ASSERT_CU(cuMemGetAllocationGranularity(&granularity, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     EXPECT_EQ(granularity, kPiece);
@@ -73,7 +62,7 @@ TEST_F(Driver, SizesMustBeMultiplesOfTheGranularity) {
 
 TEST_F(Driver, AnImportIsChargedOnce) {
   WithContext([](CUcontext) {
-    const CUmemAllocationProp p = prop();
+    const CUmemAllocationProp p = piece_prop();
     CUmemGenericAllocationHandle handle = 0, import = 0;
     int file = -1;
     ASSERT_CU(cuMemCreate(&handle, kPiece, &p, 0));
@@ -96,7 +85,7 @@ struct Exported {
   CUmemGenericAllocationHandle handle = 0;
   static constexpr std::size_t kBytes = 2 * kPiece;
   Exported() {
-    const CUmemAllocationProp p = prop();
+    const CUmemAllocationProp p = piece_prop();
     EXPECT_CU(cuMemCreate(&handle, kBytes, &p, 0));
   }
   int file() const {
