@@ -85,7 +85,10 @@ void Device::change(const Change& change) {
   if (change.slice_ns > 0) segment_->slice_ns = static_cast<std::uint64_t>(change.slice_ns);
   if (change.switch_ns >= 0) segment_->switch_ns = change.switch_ns;
   if (change.launch_ns >= 0) segment_->launch_ns = change.launch_ns;
-  if (change.pacing >= 0) segment_->pacing = change.pacing != 0 ? 1 : 0;
+  if (change.pacing >= 0) {
+    segment_->pacing = change.pacing != 0 ? 1 : 0;
+    for (Idle& idle : segment_->idle) idle_forget(idle, segment_->now_ns);
+  }
   if (change.timed) {
     std::copy(change.timed->begin(), change.timed->end(), segment_->timed);
     __atomic_store_n(&segment_->timed_count, static_cast<std::uint32_t>(change.timed->size()),

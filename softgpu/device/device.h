@@ -70,9 +70,9 @@ struct Use {
 struct WorkRequest {
   WorkKind kind = WorkKind::kCompute;
   double width = 1;  // SMs it can use at most; 1 for copies
-  double ready_ns =
-      0;            // when the program submitted it (idle device time since then is credited to it)
-  double cost = 0;  // what of it is known when it opens
+  // When the device could have begun it: it was submitted, and what it waits for was done.
+  double ready_ns = 0;
+  double cost = 0;            // what of it is known when it opens
   std::int32_t priority = 0;  // of a kernel, as of streams: smaller goes first
   bool counted = false;       // as a launch of the client
 };
@@ -170,8 +170,8 @@ class Device {
   /// came.
   bool work_charge(std::uint32_t queue, std::uint64_t number, double cost,
                    const std::atomic<bool>& stop);
-  /// With the rest of its cost. True when it has had all its time at once (without pacing);
-  /// `finish_ns` is when.
+  /// With the rest of its cost. What the host was late with it is made up for by time in which its
+  /// engine was idle since it was ready. True when it has had all its time; `finish_ns` is when.
   bool work_close(std::uint32_t queue, std::uint64_t number, double cost, double& finish_ns);
   void work_close(std::uint32_t queue, std::uint64_t number) {
     double finish = 0;
@@ -247,6 +247,15 @@ class Device {
   void queue_drop_locked(std::uint32_t queue);
   void given_reap_locked();
   void unpaced_finish_locked(std::uint32_t queue);
+  /// Where an operation at a queue's head lies in the idle time since it was ready.
+  struct Placed {
+    double gained = 0;   // of its cost, beyond what it has received
+    bool whole = false;  // it lies there with all its cost, and ends at `end_ns`
+    double end_ns = 0;
+  };
+  Placed place_locked(Idle& idle, const Queue& queue, const Work& work) const;
+  Idle idle_of_locked(const Queue& queue, const Work& work) const;
+  bool close_locked(std::uint32_t queue, Work& work);
   double queue_ahead_locked(const Queue& queue, std::uint64_t number) const;
   void account_locked(std::uint32_t client, const Work& work, double amount);
 
@@ -274,6 +283,8 @@ class Lock {
 bool client_hangs(const Segment& segment, std::uint32_t client);
 /// Makes every context look at its state. (control.cpp)
 void alarm_sound(Segment& segment);
+/// The operation at the head of the queue has had all its time at `at_ns`. (model.cpp)
+void head_finish(Segment& segment, std::uint32_t queue, double at_ns);
 /// Notes kernel time of a client in the utilization history. (model.cpp)
 void window_use(Segment& segment, std::uint32_t client, double busy_ns);
 

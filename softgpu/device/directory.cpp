@@ -66,7 +66,7 @@ void segment_init(Segment& segment, const std::string& directory, std::uint32_t 
   segment.timed_count = static_cast<std::uint32_t>(settings.timed.size());
   std::copy(settings.timed.begin(), settings.timed.end(), segment.timed);
   segment.created_ns = segment.now_ns = clock_ns();
-  for (double& end : segment.engine_end_ns) end = segment.now_ns;
+  for (Idle& idle : segment.idle) idle_forget(idle, segment.now_ns);
   uuid_make(directory, index, segment.uuid);
   segment.magic = kSegmentMagic;
 }

@@ -54,9 +54,11 @@ Lock::Lock(Device& device) : device_(device) {
 
 Lock::~Lock() { lock_give(*device_.segment_); }
 
-/// After a death in the middle of a change: the bits of a queue may not match the queue.
+/// After a death in the middle of a change: the bits of a queue may not match the queue, and idle
+/// time may have been counted twice.
 void Device::repair_locked() {
   reap_locked();
+  for (Idle& idle : segment_->idle) idle_forget(idle, segment_->now_ns);
   std::fill(std::begin(segment_->active), std::end(segment_->active), 0);
   std::fill(std::begin(segment_->active_clients), std::end(segment_->active_clients), 0);
   bits_each(segment_->taken, kQueuesMax / 64, [&](std::uint32_t queue) {

@@ -12,13 +12,11 @@
 namespace softgpu::device {
 namespace {
 
-/// Less than this much of an operation left counts as complete (rounding of doubles at 1e15 ns).
-constexpr double kEpsilonNs = 0.5;
-
 /// What is at the heads of the queues at one moment.
 struct Scene {
   std::uint32_t count = 0;
   std::array<std::uint32_t, 5> of_kind{};
+  std::uint32_t computing = 0;  // kernels that have SMs
   std::array<bool, kClientsMax> runnable{};
   std::uint32_t runnable_count = 0;
 };
@@ -76,7 +74,7 @@ void rates_share(Segment& segment, const std::uint32_t* queues, std::uint32_t co
 
 /// The kernels of the process whose turn it is get the SMs by priority: the next one has what the
 /// one before it cannot use.
-void rates_compute(Segment& segment) {
+void rates_compute(Segment& segment, Scene& scene) {
   if (segment.now_ns < segment.stall_end_ns || segment.current >= kClientsMax) return;
   std::array<std::uint32_t, kQueuesEach> mine;
   std::uint32_t count = 0;
@@ -93,6 +91,7 @@ void rates_compute(Segment& segment) {
   for (std::uint32_t from = 0, to = 0; from < count; from = to) {
     const std::int32_t priority = head_work(segment, mine[from]).priority;
     while (to < count && head_work(segment, mine[to]).priority == priority) ++to;
+    if (left > 0) scene.computing = to;
     rates_share(segment, mine.data() + from, to - from, left);
   }
 }
@@ -136,25 +135,31 @@ std::size_t window_slot(Segment& segment) {
   return slot;
 }
 
-void head_finish(Segment& segment, std::uint32_t queue, double at_ns) {
-  Queue& q = segment.queues[queue];
-  Work& work = q.ring[q.head % kQueueDepth];
-  work.state = WorkState::kDone;
-  work.finish_ns = q.finish_ns = at_ns;
-  ++q.head;
-  if (q.head == q.tail) queue_active(segment, queue, false);
+/// Whether no other operation has a part of its engine in this step. A link has no other.
+bool is_alone(const Scene& scene, const Work& work) {
+  if (work.kind == WorkKind::kCompute) return scene.computing == 1;
+  return work.kind == WorkKind::kLink || scene.of_kind[static_cast<std::size_t>(work.kind)] == 1;
 }
 
-void step_apply(Segment& segment, double step) {
+void alone_note(Work& work, double now_ns, double step, bool alone) {
+  if (work.alone.from_ns == 0) work.alone = {now_ns, now_ns};
+  if (alone && now_ns - work.alone.to_ns < kEpsilonNs) work.alone.to_ns = now_ns + step;
+}
+
+void step_apply(Segment& segment, const Scene& scene, double step) {
   double sms = 0;
   bool copying = false;
+  // The SMs are in use while they change to another process.
+  if (segment.now_ns < segment.stall_end_ns && scene.runnable_count != 0)
+    idle_end(segment.idle[static_cast<std::size_t>(WorkKind::kCompute)], segment.now_ns, step);
   active_each(segment, [&](std::uint32_t queue) {
     const Queue& q = segment.queues[queue];
     if (q.rate <= 0) return;
     Work& work = head_work(segment, queue);
     Account& account = segment.clients[queue_client(queue)];
     if (q.hung == 0) work.received += q.rate * step;
-    segment.engine_end_ns[static_cast<std::size_t>(work.kind)] = segment.now_ns + step;
+    idle_end(segment.idle[static_cast<std::size_t>(work.kind)], segment.now_ns, step);
+    alone_note(work, segment.now_ns, step, q.hung == 0 && is_alone(scene, work));
     if (work.kind == WorkKind::kCompute) {
       account.sm_ns += q.rate * step;
       sms += q.rate;
@@ -183,6 +188,15 @@ void heads_finish(Segment& segment) {
 
 }  // namespace
 
+void head_finish(Segment& segment, std::uint32_t queue, double at_ns) {
+  Queue& q = segment.queues[queue];
+  Work& work = q.ring[q.head % kQueueDepth];
+  work.state = WorkState::kDone;
+  work.finish_ns = q.finish_ns = at_ns;
+  ++q.head;
+  if (q.head == q.tail) queue_active(segment, queue, false);
+}
+
 void window_use(Segment& segment, std::uint32_t client, double busy_ns) {
   const std::size_t slot = window_slot(segment);
   segment.window_busy_ns[slot] += busy_ns;
@@ -203,12 +217,12 @@ void model_advance(Segment& segment, double target_ns) {
       return;
     }
     turn_choose(segment, scene);
-    rates_compute(segment);
+    rates_compute(segment, scene);
     rates_engines(segment, scene);
     const double step = std::min(event_next(segment, scene), target_ns - segment.now_ns);
     // Below the resolution of the clock a step would not move it.
     const double before = segment.now_ns;
-    step_apply(segment, step);
+    step_apply(segment, scene, step);
     if (segment.now_ns == before && step > 0) segment.now_ns = std::nextafter(before, target_ns);
     heads_finish(segment);
     if (step <= 0 && segment.now_ns == before) segment.now_ns = std::nextafter(before, target_ns);

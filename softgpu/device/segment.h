@@ -10,12 +10,13 @@
 #include <bit>
 #include <cstdint>
 
+#include "softgpu/device/idle.h"
 #include "softgpu/device/settings.h"
 
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 12;
+inline constexpr std::uint32_t kSegmentVersion = 13;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 // Queues and shared objects lie in parts, one for each place of a client. A process fills no part
@@ -97,8 +98,8 @@ struct Work {
   double cost;
   double received;
   double width;      // SMs it can use
-  double credit_ns;  // idle device time since it was submitted, see Device::work_open
-  double finish_ns;
+  Span alone;        // it had its engine to itself, from its first service on
+  double finish_ns;  // until it is done: the earliest moment at which it can have begun
 };
 
 /// The operations of one stream, in order; only the one at `head` is served.
@@ -151,8 +152,8 @@ struct Segment : SegmentHead {
   // The lock: the life of its holder, 0 = free, with kLockWaiters while others may sleep. A futex.
   std::uint32_t lock = 0;
   double created_ns = 0;
-  double now_ns = 0;             // modelled up to here
-  double engine_end_ns[5] = {};  // when work of this kind was last served
+  double now_ns = 0;  // modelled up to here
+  Idle idle[5];       // of the engine of each WorkKind; a link has one of its own
   double slice_end_ns = 0;
   double stall_end_ns = 0;  // a context switch is going on until here
   std::uint32_t current = kNone;

@@ -10,9 +10,6 @@
 namespace softgpu::device {
 namespace {
 
-/// Idle time before an operation that may be credited to it: enough for a thread to wake up on a
-/// loaded host.
-constexpr double kCreditMaxNs = 2e6;
 constexpr double kSleepMaxNs = 10e6;
 constexpr double kSleepMinNs = 20e3;
 
@@ -80,14 +77,7 @@ std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
         w.cost = request.cost;
         w.priority = request.priority;
         if (request.counted) ++segment_->clients[queue_client(queue)].launches;
-        const double idle_since =
-            std::max({request.ready_ns, q.finish_ns,
-                      segment_->engine_end_ns[static_cast<std::size_t>(request.kind)]});
-        if (q.head == q.tail)
-          w.credit_ns = std::clamp(segment_->now_ns - idle_since, 0.0, kCreditMaxNs);
-        w.finish_ns =
-            std::max(request.ready_ns, q.finish_ns);  // without pacing: where its time begins
-        segment_->engine_end_ns[static_cast<std::size_t>(request.kind)] = segment_->now_ns;
+        w.finish_ns = std::max(request.ready_ns, q.finish_ns);
         const std::uint64_t number = q.tail++;
         if (paced()) queue_active(*segment_, queue, true);
         return number;
@@ -99,16 +89,17 @@ std::uint64_t Device::work_open(std::uint32_t queue, const WorkRequest& request,
 
 bool Device::work_charge(std::uint32_t queue, std::uint64_t number, double cost,
                          const std::atomic<bool>& stop) {
-  for (;;) {
+  for (bool hangs = false;;) {
     if (stop.load(std::memory_order_relaxed)) return false;
     double ahead = 0;
-    bool hangs = false;
     {
       const Lock lock(*this);
       Queue& q = segment_->queues[queue];
       if (!queue_taken(*segment_, queue)) return false;
-      work(queue, number).cost += cost;
+      Work& w = work(queue, number);
+      w.cost += cost;
       cost = 0;
+      if (hangs) w.finish_ns = segment_->now_ns;  // it begins when the fault lets it go
       hangs = client_hangs(*segment_, queue_client(queue));
       ahead = hangs ? kSleepMaxNs * 2 : queue_ahead_locked(q, number);
     }
@@ -149,8 +140,53 @@ double Device::work_time(std::uint32_t queue, std::uint64_t number) {
   const Queue& q = segment_->queues[queue];
   const Work& w = work(queue, number);
   if (!paced()) return std::max(w.finish_ns, q.finish_ns) + w.cost / w.width;
-  // Idle time that is to be credited to it when it closes has passed already.
-  return segment_->now_ns + std::max(0.0, queue_ahead_locked(q, number) - w.credit_ns);
+  if (number != q.head) return segment_->now_ns + queue_ahead_locked(q, number);
+  Idle idle = idle_of_locked(q, w);
+  const Placed placed = place_locked(idle, q, w);
+  if (placed.whole) return placed.end_ns;
+  return segment_->now_ns + std::max(0.0, w.cost - w.received - placed.gained) / w.width;
+}
+
+/// The idle time from which an operation may take: its engine's.
+Idle Device::idle_of_locked(const Queue& queue, const Work& w) const {
+  if (w.kind != WorkKind::kLink) return segment_->idle[static_cast<std::size_t>(w.kind)];
+  Idle idle;
+  idle_forget(idle, std::max(w.finish_ns, queue.finish_ns));
+  idle_note(idle, w.alone.from_ns > 0 ? w.alone.from_ns : segment_->now_ns);
+  idle.until_ns = segment_->now_ns;
+  return idle;
+}
+
+/// Lets an operation that has an engine to itself begin when it was ready: it takes idle time since
+/// then, and what it has been served since the host came to it is idle instead.
+Device::Placed Device::place_locked(Idle& idle, const Queue& queue, const Work& w) const {
+  Placed placed;
+  const double need = std::max(w.cost, w.received) / w.width;
+  const double begun = w.alone.from_ns > 0 ? w.alone.from_ns : segment_->now_ns;
+  const double from = std::max({w.finish_ns, queue.finish_ns, begun - kIdleKeptNs});
+  idle_note(idle, segment_->now_ns);
+  idle_give(idle, w.alone);
+  const double taken = idle_take(idle, from, need, placed.end_ns);
+  placed.whole = need - taken <= kEpsilonNs;
+  const double alone = w.alone.to_ns - w.alone.from_ns;
+  const double left = std::max(0.0, w.cost - w.received);
+  placed.gained = placed.whole ? left : std::clamp((taken - alone) * w.width, 0.0, left);
+  return placed;
+}
+
+/// Places a closed operation at the head of its queue. True: it is done.
+bool Device::close_locked(std::uint32_t queue, Work& w) {
+  Queue& q = segment_->queues[queue];
+  Idle idle = idle_of_locked(q, w);
+  const Placed placed = place_locked(idle, q, w);
+  if (w.kind != WorkKind::kLink) segment_->idle[static_cast<std::size_t>(w.kind)] = idle;
+  if (placed.gained > 0) account_locked(queue_client(queue), w, placed.gained);
+  w.received += placed.gained;
+  if (w.received > w.cost && w.kind == WorkKind::kCompute)
+    segment_->clients[queue_client(queue)].lag_ns += (w.received - w.cost) / w.width;
+  w.received = std::min(w.received, w.cost);  // without a place, complete at the model's next step
+  if (placed.whole) head_finish(*segment_, queue, placed.end_ns);
+  return placed.whole;
 }
 
 bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, double& finish_ns) {
@@ -166,18 +202,10 @@ bool Device::work_close(std::uint32_t queue, std::uint64_t number, double cost, 
     return w.state == WorkState::kDone;
   }
   queue_active(*segment_, queue, true);  // also when it was opened unpaced
-  const double gain = std::min(w.credit_ns * w.width, w.cost - w.received);
-  if (gain > 0) {
-    account_locked(queue_client(queue), w, gain);
-    w.received += gain;
-  }
-  if (w.received <= w.cost) return false;
-  if (w.kind == WorkKind::kCompute) {
-    const double lag = (w.received - w.cost) / w.width;
-    segment_->clients[queue_client(queue)].lag_ns += lag;
-  }
-  w.received = w.cost;  // complete at the next step of the model
-  return false;
+  const bool hangs = client_hangs(*segment_, queue_client(queue));
+  if (hangs || number != segment_->queues[queue].head || !close_locked(queue, w)) return false;
+  finish_ns = w.finish_ns;
+  return true;
 }
 
 bool Device::work_done(std::uint32_t queue, std::uint64_t number, double& finish_ns) {
