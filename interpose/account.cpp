@@ -232,9 +232,12 @@ constexpr uint64_t kReservedLookNs = 50'000;
 constexpr uint64_t kReservedLookShare = 64;
 // How long is waited for readings of other processes, which their helpers make every 10 ms.
 constexpr uint64_t kReadingsWaitNs = 100'000'000;
-// How long a refusal waits for what is charged to processes that have ended. On a busy host that
-// takes milliseconds; a broker that has gone never empties their slots.
+// How long a refusal waits for what is charged to processes that have ended, where the broker has
+// seen their end or there is none.
 constexpr uint64_t kEndedWaitNs = 100'000'000;
+// How long it waits for a broker to see an end. The end wakes the broker, which a host that is
+// short of processors lets run later; only a broker that hangs takes this long.
+constexpr uint64_t kEndSeenWaitNs = 10'000'000'000;
 // How often NVML is asked for that.
 constexpr uint64_t kEndedLookNs = 1'000'000;
 
@@ -243,18 +246,34 @@ uint64_t sum_saturated(uint64_t a, uint64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? ~uint64_t{0} : sum;
 }
 
-// True while a process that has ended is still charged on the GPU: a broker empties its slot a
-// moment after the kernel has told it. A process of another pid namespace may look like that, too.
-bool ended_is_charged(uint32_t gpu) {
-  if (ended_are_charged(static_cast<int>(gpu))) return true;
+// Whether the broker knows the slot's process by the number by which that calls itself. If it does
+// so here, too, all three are of one pid namespace.
+bool number_is_shared(const protocol::ClaimsSlot& slot) {
+  return slot.pid.load() == slot.own_pid.load();
+}
+
+// Whether a broker has still to see the end of the slot's process.
+bool end_is_unseen(const protocol::ClaimsSlot& slot) {
+  return load_acquire(process.alone) == 0 && load_acquire(process.lost) == 0 &&
+         slot.end_seen.load() == 0 && number_is_shared(slot) &&
+         number_is_shared(process.claims->slots[process.slot]);
+}
+
+// How long to wait for what a process that has ended is still charged on the GPU; 0 = there is no
+// such process. A broker empties its slot a moment after the kernel has told it. A process of
+// another pid namespace may look like that, too.
+uint64_t ended_wait_ns(uint32_t gpu) {
+  uint64_t wait_ns = ended_are_charged(static_cast<int>(gpu)) ? kEndedWaitNs : 0;
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
     const protocol::ClaimsSlot& slot = process.claims->slots[i];
     const uint32_t pid = slot.own_pid.load();
-    if (i != process.slot && pid != 0 && slot.gpus[gpu].held_bytes.load() != 0 &&
-        process_has_ended(pid))
-      return true;
+    if (i == process.slot || pid == 0 || slot.gpus[gpu].held_bytes.load() == 0 ||
+        !process_has_ended(pid))
+      continue;
+    if (end_is_unseen(slot)) return kEndSeenWaitNs;
+    wait_ns = kEndedWaitNs;
   }
-  return false;
+  return wait_ns;
 }
 
 // Asks `fits` again after everything that may have come back to the device without a call that we
@@ -293,7 +312,7 @@ bool fits_at_last(int device, uint32_t gpu, uint64_t bytes, Fits fits) {
     const bool waits = (is_reserved && waited_ns < kReservedWaitNs) ||
                        (waits_for_others && waited_ns < kPassingWaitNs) ||
                        (waits_for_readings && waited_ns < kReadingsWaitNs) ||
-                       (waited_ns < kEndedWaitNs && ended_is_charged(gpu));
+                       waited_ns < ended_wait_ns(gpu);
     if (fits()) return true;
     if (!waits) return false;
     const AccountRest rest;

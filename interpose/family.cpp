@@ -275,6 +275,7 @@ void claims_zero(ClaimsSlot& slot) {
   for (AtomicU64& count : slot.gate_wait_counts) count.store(0);
   slot.refused_full.store(0);
   for (protocol::AtomicU32& pages : slot.limits_pages) pages.store(0);
+  slot.end_seen.store(0);
   slot.pid.store(0);
 }
 

@@ -217,6 +217,7 @@ void Pages::slot_doubt(std::uint32_t slot) {
     account.swapped_bytes.store(0);
     claims_->slots[slot].limits_pages[gpu].store(0);
   }
+  claims_->slots[slot].end_seen.store(1);
 }
 
 void Pages::slot_settle(std::uint32_t slot) {
@@ -241,10 +242,11 @@ void Pages::slot_zero(std::uint32_t slot) {
   for (protocol::AtomicU64& kept : claims_->kept_bytes[slot])
     __atomic_store_n(&kept.raw, 0, __ATOMIC_RELAXED);
   auto* words = reinterpret_cast<protocol::AtomicU64*>(&claims_->slots[slot]);
+  // From the account to the pid: a slot that has a charge belongs to a process for every reader.
   // One barrier behind all of them: one for each word takes as long as the rest of a registration's
   // arithmetic.
-  for (std::size_t i = 0; i < sizeof(protocol::ClaimsSlot) / sizeof *words; ++i)
-    __atomic_store_n(&words[i].raw, 0, __ATOMIC_RELAXED);
+  for (std::size_t i = sizeof(protocol::ClaimsSlot) / sizeof *words; i-- > 0;)
+    __atomic_store_n(&words[i].raw, 0, __ATOMIC_RELEASE);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 

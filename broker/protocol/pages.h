@@ -210,7 +210,10 @@ struct ClaimsSlot {
   // Per GPU, the part of held_bytes that is reserved for limits of contexts and that the driver has
   // not taken yet, in pages of kLimitPageBytes. It is not on the device.
   AtomicU32 limits_pages[kTenantGpusMax];
-  std::uint8_t reserved[16];
+  // Written by the broker: 1 = it has seen the end of the process, and keeps the charge of what the
+  // device still has of it.
+  AtomicU32 end_seen;
+  std::uint8_t reserved[12];
   ClaimsGpu gpus[kTenantGpusMax];
 };
 static_assert(sizeof(ClaimsSlot) == 128 + 8 * 128);

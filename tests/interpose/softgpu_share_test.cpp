@@ -273,4 +273,17 @@ TEST_F(SoftGpuShareTest, AnAllocationWaitsForTheSlotOfAProcessThatHasEnded) {
   }
 }
 
+// However long a busy host keeps the broker from it.
+TEST_F(SoftGpuShareTest, AnAllocationWaitsForABrokerThatHasNotSeenAnEnd) {
+  must(a.ask(PartnerOp::kAlloc, 100 * kMiB));
+  broker->ends_unseen(true);
+  a.end(SIGKILL);
+  b.send({.op = PartnerOp::kAlloc, .a = 100 * kMiB});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  broker->ends_unseen(false);
+  a.start();
+  must(a.ask(PartnerOp::kInit));
+  must(b.receive());
+}
+
 }  // namespace

@@ -121,11 +121,15 @@ TEST_F(SoftGpuSharesTest, WhoIsKilledInTheMiddleOfAnyWayLeavesNothing) {
     EXPECT_EQ(done.result, CUDA_SUCCESS);
     EXPECT_EQ(done.extra, 0u) << "wrong answers";
   }
-  // Of what the dead exported, a descriptor of a survivor's holds the physical memory: it is in no
-  // process's figure, and stays charged.
-  constexpr uint64_t kLeft = kProcesses / 2 * (kSmallContext + kOwnBytes + 2 * kGrain);
-  EXPECT_TRUE(eventually([&] { return held_total() == kLeft && device_total() == kLeft; }))
-      << held_total() << ", " << device_total() << " of " << kLeft;
+  // Of what the dead exported, a descriptor of a survivor's holds the physical memory, which is in
+  // no process's figure. A survivor that imports it afterwards keeps its charge. Whether one does
+  // so before its rounds end rests on which of them the host runs first.
+  constexpr uint64_t kInFigures = kProcesses / 2 * (kSmallContext + kOwnBytes + kGrain);
+  constexpr uint64_t kLeft = kInFigures + kProcesses / 2 * kGrain;
+  EXPECT_TRUE(eventually([&] {
+    return device_total() == kLeft && held_total() >= kInFigures && held_total() <= kLeft;
+  })) << held_total()
+      << ", " << device_total() << " of " << kLeft;
   for (size_t i = 1; i < partners.size(); i += 2) {
     const int pid = partners[i].pid();
     partners[i].end(SIGKILL);

@@ -241,9 +241,11 @@ bool TestBroker::wait_for(MessageType type, std::uint32_t epoch, int timeout_ms)
 }
 
 // What a process had before it executed another program, which threw its mapping of the page away.
+// The account goes before the pid, as with sluiced.
 void TestBroker::slot_clear(std::uint32_t slot) {
-  memset(static_cast<void*>(&claims_->slots[slot]), 0, sizeof(ClaimsSlot));
   for (AtomicU64& kept : claims_->kept_bytes[slot]) kept.store(0);
+  auto* const words = reinterpret_cast<AtomicU64*>(&claims_->slots[slot]);
+  for (std::size_t i = sizeof(ClaimsSlot) / sizeof *words; i-- > 0;) words[i].store(0);
 }
 
 void TestBroker::former_image_clear(std::uint32_t pid) {
@@ -314,16 +316,25 @@ void TestBroker::serve() {
   struct Guest {
     int pid_fd;
     std::uint32_t slot;
+    bool seen = false;  // its end
   };
   std::vector<Guest> guests;
   std::vector<pollfd> polled = {{stop_pipe_[0], POLLIN, 0}, {listen_fd_, POLLIN, 0}};
   for (;;) {
     std::vector<pollfd> all = polled;
-    for (const Guest& guest : guests) all.push_back({ended_held_ ? -1 : guest.pid_fd, POLLIN, 0});
+    for (const Guest& guest : guests) {
+      const bool waits = ends_unseen_ || (guest.seen && ended_held_);
+      all.push_back({waits ? -1 : guest.pid_fd, POLLIN, 0});
+    }
     poll(all.data(), all.size(), -1);
     if (all[0].revents != 0) break;
     for (std::size_t i = guests.size(); i-- > 0;) {
-      if (ended_held_ || all[polled.size() + i].revents == 0) continue;
+      if (ends_unseen_ || all[polled.size() + i].revents == 0) continue;
+      if (ended_held_) {
+        guests[i].seen = true;
+        claims_->slots[guests[i].slot].end_seen.store(1);
+        continue;
+      }
       slot_clear(guests[i].slot);
       close(guests[i].pid_fd);
       guests.erase(guests.begin() + static_cast<std::ptrdiff_t>(i));

@@ -58,6 +58,9 @@ class TestBroker {
   /// Slots of processes that have ended stay as they are meanwhile, as sluiced leaves them while
   /// the device may have memory of theirs. Let go, they are zeroed with the next message.
   void ended_hold(bool hold) { ended_held_ = hold; }
+  /// Ends of processes are not seen meanwhile, as by a sluiced that does not get to run. Seen with
+  /// the next message after that.
+  void ends_unseen(bool unseen) { ends_unseen_ = unseen; }
   /// NVML lists nobody under the pid that processes are told; before the first one registers.
   void host_pid_hide() { host_pid_hidden_ = true; }
   /// Adds an order to the hold of GPU 0 (kHoldOut, kHoldIn); 0 takes it back. Returns the word.
@@ -115,7 +118,7 @@ class TestBroker {
   std::atomic<bool> host_pid_hidden_{false};
   std::atomic<bool> slots_again_{false};
   std::atomic<bool> room_held_{false};
-  std::atomic<bool> ended_held_{false};
+  std::atomic<bool> ended_held_{false}, ends_unseen_{false};
   std::string refusal_;
   std::thread thread_;
 };

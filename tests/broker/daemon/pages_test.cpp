@@ -7,6 +7,9 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include <atomic>
+#include <thread>
+
 #include "broker/daemon/identity.h"
 #include "broker/protocol/snapshot.h"
 
@@ -222,7 +225,9 @@ TEST(Slots, OfAnEndedProcessStaysChargedUntilItIsRetired) {
   EXPECT_TRUE(pages->slot_in_flight(slot, 0));
   EXPECT_FALSE(pages->slot_in_flight(slot, 1));
 
+  EXPECT_EQ(mine.end_seen.load(), 0U);
   pages->slot_doubt(slot);
+  EXPECT_EQ(mine.end_seen.load(), 1U);
   EXPECT_EQ(mine.gpus[0].version.load() % 2, 1U) << "others that do not fit wait";
   EXPECT_EQ(mine.gpus[0].asked_bytes.load() + mine.gpus[0].reserved_bytes.load(), 0U);
   EXPECT_EQ(pages->memory(0).held_bytes, 900U);
@@ -233,6 +238,37 @@ TEST(Slots, OfAnEndedProcessStaysChargedUntilItIsRetired) {
   EXPECT_EQ(pages->memory(0).held_bytes, 900U);
   pages->slot_retire(slot);
   EXPECT_EQ(pages->memory(0).held_bytes, 0U);
+  EXPECT_EQ(mine.end_seen.load(), 0U);
+  munmap(claims, sizeof *claims);
+}
+
+// A process that finds no process in a slot need not look at it again: nothing is charged there.
+TEST(Slots, AChargeHasAProcessUntilItIsGone) {
+  const auto pages = Pages::create(setup());
+  ClaimsPage* claims = claims_map(*pages);
+  constexpr int kRounds = 2000;
+  std::atomic<int> charged{0}, seen{0};
+  int left = 0;
+  std::thread reader([&] {
+    for (int round = 1; round <= kRounds; ++round) {
+      while (charged != round) std::this_thread::yield();
+      while (claims->slots[0].own_pid.load() != 0) {
+      }
+      left += claims->slots[0].gpus[0].held_bytes.load() != 0 ? 1 : 0;
+      seen = round;
+    }
+  });
+  for (int round = 1; round <= kRounds; ++round) {
+    const std::uint32_t slot = *pages->slot_take(11);
+    ASSERT_EQ(slot, 0U);
+    claims->slots[slot].own_pid.store(11);
+    claims->slots[slot].gpus[0].held_bytes.store(1000);
+    charged = round;
+    pages->slot_retire(slot);
+    while (seen != round) std::this_thread::yield();
+  }
+  reader.join();
+  EXPECT_EQ(left, 0);
   munmap(claims, sizeof *claims);
 }
 
