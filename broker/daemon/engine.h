@@ -28,6 +28,7 @@
 #include "broker/daemon/connections.h"
 #include "broker/daemon/inventory.h"
 #include "broker/daemon/journal.h"
+#include "broker/daemon/left_behind.h"
 #include "broker/daemon/log.h"
 #include "broker/daemon/loop.h"
 #include "broker/daemon/pages.h"
@@ -138,7 +139,8 @@ struct Process {
   bool unclean = false;                  // it ended without saying so before
   bool work = false;                     // and had work on the device
   bool left_leases = false;              // the core has been told that it is gone
-  std::vector<std::uint64_t> on_device;  // by GPU of its tenant, while the device may have it
+  std::vector<LeftBehind> had;           // when it ended, by GPU of its tenant
+  std::vector<std::uint64_t> on_device;  // what of that the device may have still
   std::int64_t ended_ns = 0;
   std::int64_t answered_ns = 0;   // the device has last told of it
   std::int64_t work_seen_ns = 0;  // and shown work of it
@@ -354,9 +356,27 @@ class Engine {
   }
   void tenant_kill(const Tenant& tenant);
   // engine_kept.cpp
+  /// By living process, shared memory that it let go of and is charged for.
+  using KeptShared = std::map<core::ProcessId, std::uint64_t>;
+  /// Claims when a GPU was asked what is in use.
+  struct DeviceAsked {
+    std::uint64_t claimed = 0;
+    bool still = false;  // nothing was being moved
+    std::int64_t asked_ns = 0;
+    KeptShared kept;
+  };
+  /// As of when no process had ended there; only of GPUs on which the driver lists processes.
+  struct DeviceReference {
+    std::uint64_t unlisted = 0;  // in use beyond what the driver lists for processes
+    KeptShared kept;
+  };
   std::vector<std::uint64_t> device_bytes_of(const Tenant& tenant, std::uint32_t slot) const;
   void doubt_begin(Process& process, const Tenant& tenant);
-  void kept_look(std::uint32_t g, const devices::DeviceUse& use, std::int64_t asked_ns);
+  KeptShared kept_shared(std::uint32_t g) const;
+  std::vector<std::pair<Process*, std::uint32_t>> ended_on(std::uint32_t g) const;
+  void kept_look(std::uint32_t g, const devices::DeviceUse& use, const DeviceAsked& asked);
+  void left_note(Process& process, std::uint32_t i, std::uint64_t left,
+                 const devices::DeviceUse& use);
   void kept_begin(Process& process);
   void kept_tend();
   void kept_tend_one(Process& process);
@@ -464,16 +484,8 @@ class Engine {
   devices::LossWatch losses_;
   int losses_fd_ = -1;
   Loop::Key losses_key_ = 0;
-  /// Claims when a GPU was asked what is in use, by index into gpus_; there until it has answered.
-  struct DeviceAsked {
-    std::uint64_t claimed = 0;
-    bool still = false;  // nothing was being moved
-    std::int64_t asked_ns = 0;
-  };
-  std::map<std::uint32_t, DeviceAsked> device_asked_;
-  /// In use beyond what the driver lists for processes, as of when none had ended there; only of
-  /// GPUs on which it lists processes.
-  std::map<std::uint32_t, std::uint64_t> device_unlisted_;
+  std::map<std::uint32_t, DeviceAsked> device_asked_;  // by index into gpus_, until it has answered
+  std::map<std::uint32_t, DeviceReference> device_references_;
   Timer kept_timer_;
   std::map<std::uint32_t, std::int64_t> closed_gpus_until_;  // by GPU index, seconds of the epoch
   std::deque<protocol::SnapshotEnded> ended_;                // the latest first

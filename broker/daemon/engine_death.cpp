@@ -59,7 +59,7 @@ void Engine::process_ended(core::ProcessId id, End end) {
   if (journal_ != nullptr)
     journal_->process_end(tenant.id,
                           {static_cast<std::uint32_t>(process.pid), process.start_ticks});
-  if (end == End::kExited) process.on_device = device_bytes_of(tenant, process.slot);
+  process.on_device = device_bytes_of(tenant, process.slot);
   if (!process.on_device.empty()) doubt_begin(process, tenant);
   if (process.restored) {  // perhaps it was the one that others wait for
     process.restored = false;

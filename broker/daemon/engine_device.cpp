@@ -58,7 +58,7 @@ void Engine::device_ask(const protocol::GpuUuid& gpu) {
   const auto before = device_asked_.find(g);
   if (before != device_asked_.end() && clock_ns() - before->second.asked_ns < kGivenUp_ns) return;
   if (g == gpus_.size() || !losses_.ask_used(gpu)) return;
-  DeviceAsked asked{0, true, clock_ns()};
+  DeviceAsked asked{0, true, clock_ns(), kept_shared(g)};
   asked.claimed = device_claimed(gpu, &asked.still);
   device_asked_[g] = asked;
 }
@@ -81,7 +81,7 @@ void Engine::device_answered(const devices::LossWatch::Used& used) {
              {"bytes", used.bytes},
              {"claimed_bytes", seen.claimed_least}});
   feed(seen);
-  kept_look(g, used, asked.asked_ns);
+  kept_look(g, used, asked);
 }
 
 void Engine::devices_poll() {

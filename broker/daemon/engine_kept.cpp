@@ -6,11 +6,13 @@
 // stays charged to its tenant, its tenant stays in the books of its GPUs, and work of it that the
 // device shows is waited for like that of a living one: the runaway rule applies.
 //
+// So does one whose exported memory a descriptor holds that another process has.
+//
 // What shows it is the device's own account: memory in use, less what the driver lists for
-// processes that live, less what nothing accounted for while no process had ended. In the ordinary
-// case the first answer, a millisecond after the death, shows everything returned. Where the driver
-// lists no processes nothing can be told, and a process is over when it has
-// ended.
+// processes that live, beside what nothing accounted for while no process had ended
+// (left_behind.h). In the ordinary case the first answer, a millisecond after the death, shows
+// everything returned. Where the driver lists no processes nothing can be told, and a process is
+// over when it has ended.
 //
 //   kDoubt  until kDoubt_ns: siblings whose allocation does not fit wait for the slot
 //   kKept   afterwards: the slot is a plain charge; the keepers are named in the log and the status
@@ -21,6 +23,7 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/keepers.h"
+#include "broker/daemon/left_behind.h"
 #include "broker/devices/uuid.h"
 
 namespace sluice::daemon {
@@ -59,8 +62,7 @@ std::vector<std::uint64_t> Engine::device_bytes_of(const Tenant& tenant, std::ui
   std::vector<std::uint64_t> bytes(tenant.gpus.size());
   bool any = false;
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i) {
-    const auto known = device_unlisted_.find(gpu_number(tenant.gpus[i]));
-    if (known == device_unlisted_.end() || tenant.stay.frozen) continue;
+    if (!device_references_.contains(gpu_number(tenant.gpus[i])) || tenant.stay.frozen) continue;
     bytes[i] = std::min(tenant.pages->slot_on_device(slot, i), capacity_of(tenant.gpus[i]));
     any = any || bytes[i] != 0;
   }
@@ -74,16 +76,35 @@ void Engine::doubt_begin(Process& process, const Tenant& tenant) {
   process.ended_ns = process.answered_ns = clock_ns();
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i)
     process.work = process.work || tenant.pages->slot_in_flight(process.slot, i);
+  for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i) {
+    const auto reference = device_references_.find(gpu_number(tenant.gpus[i]));
+    std::uint64_t unlisted = 0;
+    if (reference != device_references_.end() && reference->second.kept.contains(process.id))
+      unlisted =
+          std::min(reference->second.kept.at(process.id), tenant.pages->slot_kept(process.slot, i));
+    unlisted = std::min(unlisted, process.on_device[i]);
+    process.had.push_back({process.on_device[i] - unlisted, unlisted});
+  }
   tenant.pages->slot_doubt(process.slot);
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i)
     if (process.on_device[i] != 0) device_ask(tenant.gpus[i]);
   kept_timer_.at(clock_ns() + kDoubtLook_ns);
 }
 
-/// The device has answered a question that was asked at `asked_ns`.
-void Engine::kept_look(std::uint32_t g, const devices::DeviceUse& use, std::int64_t asked_ns) {
-  if (!use.living || !gpus_[g].lists_processes) return;
-  const std::uint64_t unlisted = use.bytes - std::min(use.bytes, *use.living);
+Engine::KeptShared Engine::kept_shared(std::uint32_t g) const {
+  KeptShared kept;
+  for (const auto& [id, process] : processes_) {
+    const Tenant& tenant = *tenants_.at(process->tenant);
+    for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i)
+      if (process->ending == Ending::kLives && tenant.gpus[i] == gpus_[g].uuid)
+        kept[id] = tenant.pages->slot_kept(process->slot, i);
+  }
+  return kept;
+}
+
+/// Those that had something there and have ended, the first to end first; with the number that its
+/// tenant has for the GPU.
+std::vector<std::pair<Process*, std::uint32_t>> Engine::ended_on(std::uint32_t g) const {
   std::vector<std::pair<Process*, std::uint32_t>> ended;
   for (const auto& [id, process] : processes_) {
     const Tenant& tenant = *tenants_.at(process->tenant);
@@ -91,28 +112,56 @@ void Engine::kept_look(std::uint32_t g, const devices::DeviceUse& use, std::int6
       if (process->on_device[i] != 0 && tenant.gpus[i] == gpus_[g].uuid)
         ended.emplace_back(process.get(), i);
   }
+  std::ranges::sort(ended, {}, [](const auto& one) { return one.first->ended_ns; });
+  return ended;
+}
+
+/// The device has answered.
+void Engine::kept_look(std::uint32_t g, const devices::DeviceUse& use, const DeviceAsked& asked) {
+  if (!use.living || !gpus_[g].lists_processes) return;
+  Unlisted device;
+  device.now = use.bytes - std::min(use.bytes, *use.living);
+  const KeptShared kept = kept_shared(g);
+  const auto ended = ended_on(g);
   if (ended.empty()) {
-    device_unlisted_[g] = unlisted;
+    // A figure is no reference for what was let go of meanwhile.
+    if (kept == asked.kept || !device_references_.contains(g))
+      device_references_[g] = {device.now, kept};
     return;
   }
-  // What has stayed longest is taken to stay: the last to end is the first whose memory returns.
-  std::ranges::sort(ended, {}, [](const auto& one) { return one.first->ended_ns; });
-  std::uint64_t left = unlisted - std::min(unlisted, device_unlisted_[g]);
+  const DeviceReference& reference = device_references_[g];
+  device.reference = reference.unlisted;
+  // A process lets go first and tells then, so what it had told before the question is in the
+  // figure.
+  for (const auto& [id, bytes] : asked.kept) {
+    if (!kept.contains(id)) continue;
+    const auto before = reference.kept.find(id);
+    const std::uint64_t then = before == reference.kept.end() ? 0 : before->second;
+    device.explained += bytes - std::min(bytes, then);
+  }
+  std::vector<LeftBehind> had;
+  for (const auto& [process, i] : ended) had.push_back(process->had[i]);
+  const std::vector<std::uint64_t> left = left_behind(device, had);
+  for (std::size_t n = 0; n < ended.size() && asked.asked_ns >= ended[n].first->ended_ns; ++n)
+    left_note(*ended[n].first, ended[n].second, left[n], use);
   std::vector<core::ProcessId> over;
-  for (const auto& [process, i] : ended) {
-    if (asked_ns < process->ended_ns) break;
-    process->answered_ns = clock_ns();
-    const auto pid = static_cast<std::uint32_t>(process->pid);
-    if (!use.busy_known || std::ranges::find(use.busy, pid) != use.busy.end())
-      process->work_seen_ns = clock_ns();
-    const std::uint64_t here = std::min(process->on_device[i], left);
-    left -= here;
-    if (here >= process->on_device[i] / 2 + 1) continue;
-    process->on_device[i] = 0;
+  for (const auto& [process, i] : ended)
     if (std::ranges::all_of(process->on_device, [](std::uint64_t bytes) { return bytes == 0; }))
       over.push_back(process->id);
-  }
-  for (const core::ProcessId id : over) process_over(id);
+  for (const core::ProcessId id : over)
+    if (processes_.contains(id)) process_over(id);
+}
+
+/// The device has `left` of it.
+void Engine::left_note(Process& process, std::uint32_t i, std::uint64_t left,
+                       const devices::DeviceUse& use) {
+  process.answered_ns = clock_ns();
+  const auto pid = static_cast<std::uint32_t>(process.pid);
+  if (!use.busy_known || std::ranges::find(use.busy, pid) != use.busy.end())
+    process.work_seen_ns = clock_ns();
+  process.on_device[i] = left;
+  if (process.ending != Ending::kKept) return;
+  tenants_.at(process.tenant)->pages->slot_keeps(process.slot, i, left);
 }
 
 /// The device keeps what the process had. A process without work is over for the leases; its
@@ -121,14 +170,16 @@ void Engine::kept_begin(Process& process) {
   Tenant& tenant = *tenants_.at(process.tenant);
   process.ending = Ending::kKept;
   process.work_seen_ns = clock_ns();
+  for (std::uint32_t i = 0; i < process.on_device.size(); ++i)
+    tenant.pages->slot_keeps(process.slot, i, process.on_device[i]);
   tenant.pages->slot_settle(process.slot);
   std::uint64_t bytes = 0;
   for (const std::uint64_t here : process.on_device) bytes += here;
   log_.message_of(tenant.uid, Level::kWarning, "process_kept",
                   "process " + std::to_string(process.pid) + " of job " + tenant.name +
                       " has ended, and the device still has its memory: another process shares its "
-                      "address space or its descriptors; it stays charged to the job until that "
-                      "one ends",
+                      "address space or has its descriptors; it stays charged to the job until "
+                      "that one ends",
                   {{"tenant", tenant.id}, {"pid", process.pid}, {"bytes", bytes}});
   keepers_name(process);
   if (process.work)

@@ -227,6 +227,14 @@ void Pages::slot_settle(std::uint32_t slot) {
   }
 }
 
+void Pages::slot_keeps(std::uint32_t slot, std::uint32_t gpu, std::uint64_t bytes) {
+  claims_->slots[slot].gpus[gpu].held_bytes.store(bytes);
+}
+
+std::uint64_t Pages::slot_kept(std::uint32_t slot, std::uint32_t gpu) const {
+  return std::min(claims_->kept_bytes[slot][gpu].load(), slot_on_device(slot, gpu));
+}
+
 void Pages::slot_retire(std::uint32_t slot) {
   assert(slot < protocol::kTenantProcessesMax && taken_[slot]);
   for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)

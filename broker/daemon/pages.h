@@ -114,6 +114,10 @@ class Pages {
   void slot_doubt(std::uint32_t slot);
   /// What it had stays there: an allocation that does not fit is refused at once.
   void slot_settle(std::uint32_t slot);
+  /// The device has `bytes` of what it had, and that stays charged.
+  void slot_keeps(std::uint32_t slot, std::uint32_t gpu, std::uint64_t bytes);
+  /// Shared memory that it let go of and stays charged for.
+  std::uint64_t slot_kept(std::uint32_t slot, std::uint32_t gpu) const;
   /// What the slot's process says to have on the device itself.
   std::uint64_t slot_on_device(std::uint32_t slot, std::uint32_t gpu) const;
   /// Whether it says that work of it is or may be on the device.

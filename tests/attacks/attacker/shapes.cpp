@@ -352,6 +352,44 @@ void kept_exit(const Work& work) {
   });
 }
 
+/// Shares the descriptors of whoever calls, and nothing else.
+pid_t child_with_descriptors() {
+  return static_cast<pid_t>(syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, 0));
+}
+
+/// Processes whose descriptors another one has, which calls no driver. They die `pause_us` after
+/// their work.
+void heirs_each(const Work& work, useconds_t pause_us) {
+  constexpr int kChildren = 5;
+  if (child_with_descriptors() == 0) park();
+  for (int n = 0; n < kChildren; ++n) {
+    const pid_t pid = child_with_descriptors();
+    if (pid == 0) {
+      work();
+      usleep(pause_us);
+      (void)raise(SIGKILL);
+    }
+    (void)waitpid(pid, nullptr, 0);
+  }
+  park();
+}
+
+void heirs(const Work& work) { heirs_each(work, 0); }
+
+/// What they leave was on the device when the broker last looked.
+void heirs_late(const Work& work) { heirs_each(work, 1'300'000); }
+
+/// Descriptors outlive the program that made them, in its process.
+void heirs_exec(const Work& work) {
+  if (options.left == 0 && child_with_descriptors() == 0) park();
+  work();
+  usleep(1'300'000);
+  for (int file = 3; file < 1024; ++file)
+    if (fcntl(file, F_GETFD) >= 0) (void)fcntl(file, F_SETFD, 0);
+  if (options.left > 0) program_again(options.shape, options.left - 1);
+  park();
+}
+
 struct Shape {
   const char* name;
   void (*run)(const Work& work);
@@ -383,7 +421,10 @@ constexpr Shape kShapes[] = {{"one", one},
                              {"threads_that_end", threads_that_end},
                              {"kept", kept},
                              {"kept_vfork", kept_vfork},
-                             {"kept_exit", kept_exit}};
+                             {"kept_exit", kept_exit},
+                             {"heirs", heirs},
+                             {"heirs_late", heirs_late},
+                             {"heirs_exec", heirs_exec}};
 
 }  // namespace
 

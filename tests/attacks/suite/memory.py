@@ -136,6 +136,9 @@ KEPT = {
     "kept": Shape("five processes that die, one after the other, and leave their address space to another one", 5),
     "kept_vfork": Shape("five processes killed by a child that shares their address space", 5),
     "kept_exit": Shape("five processes that end by _exit and leave their address space to another one", 5),
+    "heirs": Shape("five processes that die, one after the other, and leave their descriptors to another one", 5),
+    "heirs_late": Shape("five processes that rest, die, and leave their descriptors to another one", 5),
+    "heirs_exec": Shape("a chain of five programs, each of which leaves its descriptors to the next one", 5),
 }
 MOMENTS = {
     "calm": "",
@@ -287,7 +290,7 @@ KEPT_S = 7  # longer than the broker waits for anything of a process that has en
 
 
 def check_kept(build, rng, way_name, shape_name):
-    """Processes die and leave what they hold to others, which share their address space. It stays the tenant's, and after the
+    """Processes die and leave what they hold to others, which share their address space or their descriptors. It stays the tenant's, and after the
     tenant's end it stays in the books of its GPU: others are admitted beside it alone, and nobody onto the whole GPU."""
     way, shape = WAYS[way_name], KEPT[shape_name]
     sizes = SIZES["mixed"]
@@ -354,7 +357,8 @@ def cases():
             name, text = ("both_gpus", "on the second of its two GPUs") if two else ("not_its_gpu", "on a GPU that is not its own")
             found[way, name] = Case("memory", f"{way}.{name}", f"{WAYS[way].text}, {text}",
                                     lambda build, rng, way=way, two=two: check_other_gpu(build, rng, way, two))
-    for way, shape in (("alloc", "kept"), ("mapped", "kept_vfork"), ("async", "kept_exit"), ("module", "kept")):
+    for way, shape in (("alloc", "kept"), ("mapped", "kept_vfork"), ("async", "kept_exit"), ("module", "kept"),
+                       ("exported", "heirs"), ("exported", "heirs_late"), ("exported", "heirs_exec")):
         found[way, shape] = Case("memory", f"{way}.{shape}", f"{WAYS[way].text}; {KEPT[shape].text}",
                                  lambda build, rng, way=way, shape=shape: check_kept(build, rng, way, shape), (way, shape) == ("alloc", "kept"))
     return list(found.values())
