@@ -228,6 +228,8 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share.contended = contended;
     share.turn = false;
     share.episode_contended_ns = 0;
+    share.episode_withheld_ns = 0;
+    share.episode_unsettled_ns = 0;
     share.episode_busy_ns = 0;
     share.episode_charged_ns = 0;
     share.episode_gang_ns = 0;

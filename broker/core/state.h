@@ -51,6 +51,8 @@ struct Share {
   Nanos provisional_ns = 0;
   Nanos settled_at = 0;
   Nanos episode_contended_ns = 0;  // of the present lease: open while others waited,
+  Nanos episode_withheld_ns = 0;   // of a gang's: not drained while others waited,
+  Nanos episode_unsettled_ns = 0;  // charged as it passed since the meter told last,
   Nanos episode_busy_ns = 0;       // measured,
   Nanos episode_charged_ns = 0;    // and charged so far,
   Nanos episode_gang_ns = 0;       // of a gang: against its guarantee
@@ -220,6 +222,7 @@ struct Tenant {
   double gang_vtime = 0;  // order between gangs: lease time over weight,
   double owed_ns = 0;     // guaranteed time not received while it wanted to run,
   Nanos owed_at = 0;      // both as of this time
+  double overran_ns = 0;  // drains that others waited for, and that it has not paid back yet
   double missed_ns = 0;   // turn.cpp: guaranteed time less what it was charged, ever,
   std::array<double, 16> missed_then{};  // least in each part of the last two seconds in which it
   std::uint32_t missed_next = 0;         // wanted to run; the oldest of them,

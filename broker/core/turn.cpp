@@ -12,8 +12,10 @@
 // wanted to run, less what it will miss until it has its GPUs, or a burst altogether: then it goes
 // before everything. It has missed what it was guaranteed and not charged. None of that is forgiven
 // while it wants; what it had beyond its guarantee counts within the two seconds, and else for a
-// burst at most. The worst two seconds begin at the end of a turn. So the account of two seconds
-// is from the least of each part of them: marks taken at any moment hid up to a turn of debt.
+// burst at most. But drains that others waited for are paid back in full before it is urgent again:
+// a gang at 10 % with kernels of 500 ms had 21 %. The worst two seconds begin at the end of a turn.
+// So the account of two seconds is from the least of each part of them: marks taken at any moment
+// hid up to a turn of debt.
 //
 // An urgent gang comes while its GPUs are in the same kernel. Singles begin together when its turn
 // ends. Once some have begun their second kernel, those that end their first one stand idle for
@@ -51,9 +53,9 @@ namespace {
 constexpr double kChangeFactor = 10;
 /// What a turn brings beyond the guarantee is at most this times the guarantee: 4 % of two seconds.
 constexpr double kAmplitudeNs = 80e6;
-/// What it may miss of two seconds, times the guarantee: 4 %, less what is lost until it has its
-/// GPUs. Where changes are long it has to be ahead.
-constexpr double kMissedNs = 80e6;
+/// What it may miss of two seconds, times the guarantee: 4 %, less 2 ms for the edges of its
+/// account, and less what is lost until it has its GPUs. Where changes are long it has to be ahead.
+constexpr double kMissedNs = 78e6;
 constexpr double kLostChanges = 1.25;
 /// Two seconds are in Tenant::missed_then.
 constexpr Nanos kMarkNs = 125'000'000;
@@ -115,6 +117,13 @@ void mark(Tenant& gang) {
   gang.missed_next = static_cast<std::uint32_t>((gang.missed_next + 1) % gang.missed_then.size());
 }
 
+/// What it was charged as it passed, and may be given back when its meters tell.
+double unsettled(const Tenant& gang) {
+  Nanos all = 0;
+  for (const Share& share : gang.shares) all += share.episode_unsettled_ns;
+  return static_cast<double>(all) / static_cast<double>(gang.shares.size());
+}
+
 /// What it used of its last lease, with the pause after it that was lent. Its meters tell that
 /// after the lease has drained.
 void step_use_learn(Tenant& gang) {
@@ -158,13 +167,16 @@ double turn_patience(const State& state, const Tenant& gang) {
   if (!gang.guaranteed()) return burst - gang.owed_ns;
   const double lost = kLostChanges * static_cast<double>(gang.change_ns);
   const double most = (kMissedNs - lost) * gang.guarantee;
-  return std::min(burst - gang.owed_ns, most - missed_lately(gang));
+  const double soon = std::min(burst - gang.owed_ns, most - missed_lately(gang));
+  return std::max(soon, -burst - gang.owed_ns);
 }
 
 bool turn_time_passed(const State& state, Tenant& gang, Nanos passed) {
   const auto burst = static_cast<double>(state.policy.inference_burst_ns);
   const double guaranteed = static_cast<double>(passed) * gang.guarantee;
-  gang.owed_ns = std::clamp(gang.owed_ns + guaranteed, -burst, kDebtMostNs);
+  gang.overran_ns = std::clamp(gang.overran_ns - guaranteed, 0.0, kDebtMostNs);
+  const double least = -burst - gang.overran_ns - unsettled(gang);
+  gang.owed_ns = std::clamp(gang.owed_ns + guaranteed, least, kDebtMostNs);
   gang.missed_ns += guaranteed;
   gang.missed_least = std::min(gang.missed_least, gang.missed_ns);
   gang.wanted_ns += passed;
@@ -175,6 +187,10 @@ bool turn_time_passed(const State& state, Tenant& gang, Nanos passed) {
   }
   gang.wanted_ns %= kMarkNs;
   return true;
+}
+
+void turn_overran(Tenant& gang, Nanos ns) {
+  gang.overran_ns += static_cast<double>(ns) / static_cast<double>(gang.shares.size());
 }
 
 void turn_charged(Tenant& gang, double ns) {

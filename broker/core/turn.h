@@ -22,6 +22,8 @@ double turn_patience(const State& state, const Tenant& gang);
 bool turn_time_passed(const State& state, Tenant& gang, Nanos passed);
 /// One of its shares was charged, or given back.
 void turn_charged(Tenant& gang, double ns);
+/// Others have waited so long for one of its shares to drain.
+void turn_overran(Tenant& gang, Nanos ns);
 
 /// How long the holder may be idle while others wait before it gives its GPUs back. Others may use
 /// the pauses of a gang where what they have in flight has ended when it wants its GPUs again, and

@@ -35,6 +35,7 @@
 #include "broker/core/policy.h"
 #include "broker/core/runaway.h"
 #include "broker/core/schedule.h"
+#include "broker/core/turn.h"
 
 namespace sluice::core {
 namespace {
@@ -43,8 +44,9 @@ namespace {
 /// with nothing in flight, and others have had the GPU beside it.
 constexpr double kRunawayChargeMin = 0.5;
 
-/// The part of a lease that others waited for which counts against a gang's guarantee, whatever its
-/// meter says: the pauses of its collectives take up to a sixth, and no neighbour pays for more.
+/// The part of a lease and its drain that others waited for which counts against a gang's
+/// guarantee, whatever its meter says: the pauses of its collectives take up to a sixth, and no
+/// neighbour pays for more, nor for a GPU that is idle while another one of the gang drains.
 constexpr double kGangUseLeast = 0.8;
 
 /// What the present lease has used, by its meter.
@@ -64,10 +66,10 @@ Nanos recharge(Nanos& charged, Nanos charge) { return charge - std::exchange(cha
 /// has them, which was charged as it passed.
 void gang_recharge(State& state, Share& share) {
   if (!share.tenant->gang() || !share.tenant->guaranteed()) return;
-  const auto least =
-      static_cast<Nanos>(kGangUseLeast * static_cast<double>(episode_kept(state, share)));
-  const Nanos used = episode_busy(share) + share.episode_silent_ns;
-  const Nanos more = recharge(share.episode_gang_ns, std::max(used, least));
+  const Nanos kept = episode_kept(state, share) + share.episode_withheld_ns;
+  const auto least = static_cast<Nanos>(kGangUseLeast * static_cast<double>(kept));
+  share.episode_unsettled_ns = 0;
+  const Nanos more = recharge(share.episode_gang_ns, std::max(episode_busy(share), least));
   if (more != 0) gang_charged(state, *share.tenant, static_cast<double>(more));
 }
 
@@ -131,13 +133,16 @@ void share_account(State& state, Share& share, Nanos now) {
   share.provisional_ns += passed;
   share.episode_device_ns += charge;
   if (!share.open) share.episode_overrun_ns += charge;
-  if (share.tenant->phase == Phase::kClosing && share.tenant->delays && !share.tenant->gang())
-    share.episode_delayed_ns += charge;
+  if (share.tenant->phase == Phase::kClosing && share.tenant->delays) {
+    (share.tenant->gang() ? share.episode_withheld_ns : share.episode_delayed_ns) += charge;
+    if (share.tenant->gang()) turn_overran(*share.tenant, charge);
+  }
   // A gang whose members wait for each other pays when it has drained: it drains only if its turn
   // comes again.
   if (share.tenant->gang() && share.tenant->phase == Phase::kRunaway) return;
   share.episode_charged_ns += charge;
   share.episode_gang_ns += charge;
+  share.episode_unsettled_ns += charge;
   policies_charge(state.policy, gpu, share, static_cast<double>(charge));
   gang_charged(state, *share.tenant, static_cast<double>(charge));
 }

@@ -178,12 +178,17 @@ bool Process::task_next() {
   return true;
 }
 
+Nanos Process::kernel_ns() const {
+  const std::vector<Nanos>& by_gpu = job_.spec.rank_kernel_ns;
+  return by_gpu.empty() ? job_.spec.kernel_ns : by_gpu[index_];
+}
+
 bool Process::window_allows() const {
   if (in_flight_ == 0) return true;
   const JobSpec& spec = job_.spec;
   if (in_flight_ >= spec.queue_depth * spec.launch_kernels) return false;
   const Nanos window = lease().window_ns;
-  return window == 0 || in_flight_ns_ + spec.kernel_ns * spec.launch_kernels <= window;
+  return window == 0 || in_flight_ns_ + kernel_ns() * spec.launch_kernels <= window;
 }
 
 void Process::pump() {
@@ -249,7 +254,7 @@ Kernel Process::kernel_make(Nanos* length) {
     *length = spec.communication_ns;
     return kernel;
   }
-  *length = spec.kernel_ns;
+  *length = kernel_ns();
   if (spec.kernel_jitter > 0) {
     const double factor = 1 + spec.kernel_jitter * (2 * random_.unit() - 1);
     *length = std::max<Nanos>(1, static_cast<Nanos>(static_cast<double>(*length) * factor));

@@ -53,6 +53,7 @@ class Process {
  private:
   void pump();
   bool task_next();
+  Nanos kernel_ns() const;
   bool window_allows() const;
   void launch();
   Kernel kernel_make(Nanos* length);

@@ -51,6 +51,7 @@ struct JobSpec {
   Nanos end_ns = 0;         // its processes exit then; 0 = at the end of its work, or never
   std::uint64_t tasks = 0;  // kernels, requests, bursts or steps to do per process; 0 = no limit
   Nanos kernel_ns = 1'000'000;
+  std::vector<Nanos> rank_kernel_ns;  // by GPU; empty = kernel_ns on each
   double kernel_jitter = 0;    // each kernel's length is uniform within +- this part of kernel_ns
   std::uint32_t kernels = 10;  // per task
   std::uint32_t queue_depth =

@@ -14,10 +14,10 @@ TenantId gang_admit(Harness& core, std::vector<GpuUuid> gpus, std::uint32_t perc
 }
 
 TenantId single_admit(Harness& core, std::uint8_t gpu,
-                      TenantClass tenant_class = TenantClass::kBatch) {
+                      TenantClass tenant_class = TenantClass::kBatch, std::uint32_t percent = 50) {
   TenantAsked asked = core.ask(tenant_class);
   asked.pinned = {uuid_of(gpu)};
-  asked.sm_percent = 50;
+  asked.sm_percent = percent;
   return core.admit(asked);
 }
 
@@ -57,6 +57,56 @@ TEST(Gang, WaitsForBothAndGetsBoth) {
   }
   EXPECT_TRUE(core.open(gang, 0));
   EXPECT_TRUE(core.open(gang, 1));
+}
+
+/// A single whose every millisecond on the GPU is one of use.
+struct Busy {
+  TenantId tenant;
+  Nanos used = 0;
+  void go_on(Harness& core) {
+    if (core.open(tenant)) {
+      used += kMs;
+      return;
+    }
+    core.drain(tenant);
+    core.step(UsageSeen{tenant, 0, used});
+    core.want(tenant);
+  }
+};
+
+// While its lease drains, each of its GPUs is charged as if it were used. What one of them gives
+// back is no debt of the others: 3.5 of 50 % were left to the neighbours here.
+TEST(Gang, AnIdleRankBesideALongKernelEarnsNothing) {
+  Policy policy = policy_usual();
+  policy.drain_timeout_ns = kSecond;
+  Harness core(policy, 2);
+  const TenantId gang = gang_admit(core, {uuid_of(1), uuid_of(2)}, 10);
+  Busy left{single_admit(core, 1, TenantClass::kBatch, 90)};
+  Busy right{single_admit(core, 2, TenantClass::kBatch, 90)};
+  core.want(gang, 0);
+  core.want(left.tenant);
+  core.want(right.tenant);
+  constexpr Nanos kKernel = 500 * kMs, kAll = 20 * kSecond;
+  Nanos kernels = 0;
+  for (const Nanos end = core.now + kAll; core.now < end;) {
+    if (!core.open(gang, 0)) {
+      core.pass(kMs);
+      left.go_on(core);
+      right.go_on(core);
+      continue;
+    }
+    const Nanos over = core.now + kKernel;
+    while (core.open(gang, 0)) core.pass(kMs);
+    core.drain(gang, 1);
+    core.pass(over - core.now);
+    core.drain(gang, 0);
+    core.step(UsageSeen{gang, 0, kernels += kKernel});
+    core.step(UsageSeen{gang, 1, 0});
+    core.want(gang, 0);
+  }
+  EXPECT_LE(kernels, kAll / 10 + 2 * kKernel);
+  EXPECT_GE(kernels, kAll / 10 - kKernel);
+  EXPECT_GE(std::min(left.used, right.used), kAll * 9 / 10 - 2 * kKernel);
 }
 
 TEST(Gang, InferencePreemptsItWhole) {

@@ -332,5 +332,51 @@ TEST(BusyHost, ASleeperThatWakesLateKeepsItsShare) {
   }
 }
 
+/// A gang that launches, synchronises, and launches again on each GPU by itself, beside a single on
+/// each with kernels of a millisecond that always wants.
+Experiment setup_ranks(std::vector<Nanos> kernels_ns, std::uint32_t percent) {
+  Experiment setup;
+  setup.duration_ns = 12 * kSecond;
+  setup.window_ns = kPartNs;
+  setup.gpus.resize(kernels_ns.size());
+  JobSpec gang;
+  gang.name = "gang";
+  gang.uid = 1;
+  gang.gpu_count = gang.processes = static_cast<std::uint32_t>(kernels_ns.size());
+  gang.sm_percent = percent;
+  gang.queue_depth = 1;
+  gang.rank_kernel_ns = std::move(kernels_ns);
+  setup.jobs.push_back(gang);
+  for (std::uint32_t gpu = 0; gpu < setup.gpus.size(); ++gpu) {
+    JobSpec single;
+    single.name = "single" + std::to_string(gpu);
+    single.uid = 2 + gpu;
+    single.pinned = {gpu};
+    single.sm_percent = 100 - percent;
+    setup.jobs.push_back(single);
+  }
+  return setup;
+}
+
+/// A kernel that is longer than the share of two seconds is paid back in full, but for the first.
+TEST(GangPromise, RanksThatDifferTakeNothingFromTheNeighbours) {
+  for (const std::uint32_t percent : {10U, 25U, 50U}) {
+    for (const Nanos kernel : {kMs, 10 * kMs, 100 * kMs, 500 * kMs}) {
+      for (const Nanos other : {3'000L, kMs, kernel}) {
+        SCOPED_TRACE(testing::Message()
+                     << percent << " %, kernels of " << kernel << " and " << other);
+        const Experiment setup = setup_ranks({kernel, other}, percent);
+        const Result result = simulate(setup);
+        const double first = static_cast<double>(kernel) / static_cast<double>(setup.duration_ns);
+        for (const std::size_t single : {1U, 2U})
+          EXPECT_GE(part(result.jobs[single], setup.duration_ns),
+                    0.98 * (100 - percent) / 100.0 - first);
+        EXPECT_GE(part(result.jobs[0], setup.duration_ns),
+                  other == kernel ? 0.98 * percent / 100.0 : 0.0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice::sim
