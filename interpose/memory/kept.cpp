@@ -43,7 +43,7 @@ bool is_used(int device) {
 
 // With the lock held.
 void bytes_set(int device, uint64_t bytes) {
-  kept[device].bytes = bytes;
+  store_relaxed(kept[device].bytes, bytes);  // read without the lock, too
   process.claims->kept_bytes[process.slot][device_gpu(device)].store(bytes);
 }
 
