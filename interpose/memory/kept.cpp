@@ -26,7 +26,8 @@ struct Kept {
   bool listed;  // NVML lists this process, and the sum is the one of figures
 };
 Kept kept[kDevicesMax];
-Lock lock;  // of `kept`
+// Of writes to `kept`. Read without it, too, so each member is written whole.
+Lock lock;
 
 // More than any device has. Figures are taken off it, and only differences count.
 constexpr uint64_t kAll = uint64_t{1} << 60;
@@ -43,7 +44,7 @@ bool is_used(int device) {
 
 // With the lock held.
 void bytes_set(int device, uint64_t bytes) {
-  kept[device].bytes = bytes;
+  store_relaxed(kept[device].bytes, bytes);
   process.claims->kept_bytes[process.slot][device_gpu(device)].store(bytes);
 }
 
@@ -165,8 +166,8 @@ void basis_look(int device) {
   DeviceSum now{};
   if (load_relaxed(kept[device].listed) == listed || !sum_read(device, &now)) return;
   const LockScope scope(lock);
-  kept[device].listed = listed;
-  kept[device].basis = basis_of(now, listed);
+  store_relaxed(kept[device].listed, listed);
+  store_relaxed(kept[device].basis, basis_of(now, listed));
 }
 
 // While one process of the tenant reads a device to give something back, no other one does: both
@@ -240,7 +241,7 @@ uint64_t sum_before(int device) {
   if (!sum_read(device, &now)) return 0;
   const LockScope scope(lock);
   Kept& of = kept[device];
-  if (of.bytes == 0 && now.still) of.basis = basis_of(now, of.listed);
+  if (of.bytes == 0 && now.still) store_relaxed(of.basis, basis_of(now, of.listed));
   return now.still || !of.listed ? now.most : 0;
 }
 
@@ -269,8 +270,8 @@ bool kept_add(int device, uint64_t bytes) {
   Kept& of = kept[device];
   // Where figures tell, all that none of them has may be what is kept.
   if (of.basis == 0 && listed) {
-    of.basis = kAll;
-    of.listed = true;
+    store_relaxed(of.basis, kAll);
+    store_relaxed(of.listed, true);
   }
   // Without a basis nothing would notice that it is gone.
   if (of.basis == 0) return false;
@@ -281,11 +282,13 @@ bool kept_add(int device, uint64_t bytes) {
 uint64_t kept_bytes(int gpu) { return process.claims->kept_bytes[process.slot][gpu].load(); }
 
 uint64_t kept_found(int device, uint64_t bytes) {
-  if (load_relaxed(kept[device].bytes) == 0 || !is_used(device) || !kept[device].listed) return 0;
+  if (load_relaxed(kept[device].bytes) == 0 || !is_used(device) ||
+      !load_relaxed(kept[device].listed))
+    return 0;
   const Turn turn(kPatienceNs);
   DeviceSum now{};
   if (!turn.held() || !sum_read(device, &now)) return 0;
-  return take_back(device, now, kept[device].basis, bytes);
+  return take_back(device, now, load_relaxed(kept[device].basis), bytes);
 }
 
 bool kept_look(int device, uint64_t patience_ns) {
@@ -297,8 +300,8 @@ bool kept_look(int device, uint64_t patience_ns) {
     if (residual_is_measured(device_gpu(device)) && sum_read(device, &now) && now.still) {
       const LockScope scope(lock);
       if (kept[device].bytes == 0) {
-        kept[device].basis = basis_of(now, true);
-        kept[device].listed = true;
+        store_relaxed(kept[device].basis, basis_of(now, true));
+        store_relaxed(kept[device].listed, true);
       }
     }
     return false;
@@ -306,7 +309,7 @@ bool kept_look(int device, uint64_t patience_ns) {
   const Turn turn(patience_ns);
   if (!turn.held()) return false;
   basis_look(device);
-  return sum_read(device, &now) && give_back(device, now, kept[device].basis);
+  return sum_read(device, &now) && give_back(device, now, load_relaxed(kept[device].basis));
 }
 
 void kept_slot_taken() {
@@ -363,7 +366,7 @@ void SharedEnd::ended() {
     if ((devices_ >> device & 1) == 0 || load_relaxed(kept[device].bytes) == 0) continue;
     const Turn turn(kPatienceNs);
     DeviceSum now{};
-    const uint64_t basis = kept[device].basis;
+    const uint64_t basis = load_relaxed(kept[device].basis);
     if (turn.held() && sum_read(device, &now))
       (void)give_back(device, now, before_[device] < basis ? before_[device] : basis);
   }
@@ -388,7 +391,7 @@ bool ImportCharge::charge(int device) {
   if (!sum_read(device, &now)) return true;
   const uint64_t kept_less = less(kept_before_[device], kept_now);
   taken_ = less(less(before_[device], now.most), kept_less);
-  if (taken_ == 0 || (kept[device].listed && !now.still)) return true;
+  if (taken_ == 0 || (load_relaxed(kept[device].listed) && !now.still)) return true;
   after_ = now.least;
   device_ = device;
   const int gpu = device_gpu(device);
@@ -396,7 +399,7 @@ bool ImportCharge::charge(int device) {
   charge_commit(device, taken_);
   const LockScope scope(lock);
   Kept& of = kept[device];
-  if (of.bytes == 0) of.basis = basis_of({0, now.most + taken_, true}, of.listed);
+  if (of.bytes == 0) store_relaxed(of.basis, basis_of({0, now.most + taken_, true}, of.listed));
   bytes_set(device, of.bytes + taken_);
   return true;
 }

@@ -19,6 +19,11 @@ inline constexpr bool kRacesWatched = true;  // by ThreadSanitizer
 #else
 inline constexpr bool kRacesWatched = false;
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kMemoryWatched = true;  // by AddressSanitizer
+#else
+inline constexpr bool kMemoryWatched = false;
+#endif
 
 inline constexpr unsigned long long kMiB = 1 << 20;
 inline constexpr unsigned long long kGiB = 1 << 30;

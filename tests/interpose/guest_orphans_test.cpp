@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -28,10 +29,17 @@ struct Effect {
   const char* function;
   long long figure, device;
 };
+std::mutex effects_mutex;  // the shim's own thread calls the driver, too
 Effect effects[2];
 FakeNvml* on_device;
 
+void effect_set(size_t i, const Effect& effect) {
+  const std::lock_guard lock(effects_mutex);
+  effects[i] = effect;
+}
+
 void take_effect(const char* function) {
+  const std::lock_guard lock(effects_mutex);
   for (const Effect& effect : effects) {
     if (effect.function == nullptr || strcmp(function, effect.function) != 0) continue;
     on_device->processes[0].usedGpuMemory += static_cast<unsigned long long>(effect.figure);
@@ -56,11 +64,11 @@ class GuestOrphansTest : public GuestNvmlTest {
     ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
     on_device = nvml;
-    effects[0] = {"cuMemCreate", kSigned, kSigned};
+    effect_set(0, {"cuMemCreate", kSigned, kSigned});
     fake.on_enter = take_effect;
   }
   static void release_does(long long figure, long long device) {
-    effects[1] = {"cuMemRelease", figure, device};
+    effect_set(1, {"cuMemRelease", figure, device});
   }
   static CUresult create(CUmemGenericAllocationHandle* handle) {
     CUmemAllocationProp properties{};
@@ -160,14 +168,14 @@ TEST_F(GuestOrphansTest, ExternalMemoryOfWhatIsParkedIsChargedOnce) {
   ASSERT_EQ(cuImportExternalMemory(&memory, &what), CUDA_SUCCESS);
   EXPECT_EQ(held(), kContext + kFit * kPiece);
   EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
-  effects[1] = {"cuDestroyExternalMemory", 0, -kSigned};
+  effect_set(1, {"cuDestroyExternalMemory", 0, -kSigned});
   ASSERT_EQ(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
   EXPECT_EQ(held(), kContext + (kFit - 1) * kPiece);
 }
 
 // What the device has less after the import, and no process is charged for.
 TEST_F(GuestOrphansTest, AnImportThatTheDeviceShowsAloneIsCharged) {
-  effects[1] = {"cuMemImportFromShareableHandle", 0, kSigned};
+  effect_set(1, {"cuMemImportFromShareableHandle", 0, kSigned});
   for (size_t i = 1; i <= kFit; ++i) {
     (void)imported();
     ASSERT_EQ(held(), kContext + i * kPiece);
@@ -236,7 +244,7 @@ TEST_F(GuestOrphansTest, WhatAnImportIsJustTakingUpIsNotBack) {
   for (size_t i = 0; i < 3; ++i) ASSERT_EQ(park(), CUDA_SUCCESS) << i;
   ASSERT_EQ(create(&other), CUDA_SUCCESS);
   exported(other);
-  effects[1] = {"cuMemImportFromShareableHandle", kSigned, 0};
+  effect_set(1, {"cuMemImportFromShareableHandle", kSigned, 0});
   fake.on_enter = [](const char* function) {
     take_effect(function);
     if (strcmp(function, "cuMemRelease") == 0) meanwhile = told->account().held_bytes.load();
@@ -260,7 +268,7 @@ TEST_F(GuestOrphansTest, WhatAnotherProcessGivesBackMeanwhileIsNotTaken) {
   };
   broker->claims().slots_used.store(2);
   keep(kPiece);
-  effects[1] = {"cuMemImportFromShareableHandle", 0, 0};
+  effect_set(1, {"cuMemImportFromShareableHandle", 0, 0});
   fake.on_enter = [](const char* function) {
     take_effect(function);
     if (strcmp(function, "cuMemImportFromShareableHandle") == 0) {
@@ -291,12 +299,12 @@ TEST_F(GuestOrphansTest, WhatIsReadInTheMiddleOfAReleaseIsNoMeasure) {
 // What is loaded beside it is charged besides.
 TEST_F(GuestOrphansTest, AModuleIsNotWhatIsKept) {
   for (size_t i = 0; i + 1 < kFit; ++i) ASSERT_EQ(park(), CUDA_SUCCESS) << i;
-  effects[1] = {"cuModuleLoadData", 40 * kMiB, 40 * kMiB};
+  effect_set(1, {"cuModuleLoadData", 40 * kMiB, 40 * kMiB});
   CUmodule module = nullptr;
   ASSERT_EQ(cuModuleLoadData(&module, ""), CUDA_SUCCESS);
   EXPECT_EQ(held(), kContext + (kFit - 1) * kPiece + 40 * kMiB);
-  effects[1] = {"cuModuleUnload", -40 * static_cast<long long>(kMiB),
-                -40 * static_cast<long long>(kMiB)};
+  effect_set(1, {"cuModuleUnload", -40 * static_cast<long long>(kMiB),
+                 -40 * static_cast<long long>(kMiB)});
   ASSERT_EQ(cuModuleUnload(module), CUDA_SUCCESS);
   EXPECT_EQ(held(), kContext + (kFit - 1) * kPiece);
 }
@@ -313,12 +321,12 @@ TEST_F(GuestOrphansTest, APoolThatOthersHaveImportedStaysChargedBehindItsEnd) {
     EXPECT_EQ(
         cuMemPoolExportToShareableHandle(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         CUDA_SUCCESS);
-    effects[1] = {"cuMemAllocAsync", kSigned, kSigned};
+    effect_set(1, {"cuMemAllocAsync", kSigned, kSigned});
     const CUresult result = cuMemAllocFromPoolAsync(&pointer, kPiece, pool, nullptr);
     if (result != CUDA_SUCCESS) return result;
     EXPECT_EQ(cuMemFreeAsync(pointer, nullptr), CUDA_SUCCESS);
     fake.pool_reserved_bytes = 0;
-    effects[1] = {"cuMemPoolDestroy", -kSigned, 0};
+    effect_set(1, {"cuMemPoolDestroy", -kSigned, 0});
     return cuMemPoolDestroy(pool);
   };
   for (size_t i = 0; i < kFit; ++i) {

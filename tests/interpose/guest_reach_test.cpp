@@ -29,7 +29,7 @@ class GuestReachTest : public GuestNvmlTest {
     ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
     ASSERT_EQ(cuCtxCreate_v2(&there, 0, 1), CUDA_SUCCESS);
     of_test = this;
-    fake.on_enter = [](const char* function) { of_test->entered(function); };
+    fake.on_enter = [](const char* function) { of_test.load()->entered(function); };
   }
   void TearDown() override { fake.on_enter = nullptr; }
 
@@ -59,7 +59,8 @@ class GuestReachTest : public GuestNvmlTest {
       while (blocked) sleep_ms(1);
     }
     if (strcmp(function, "cuLibraryUnload") == 0) figure(1, 30 * kMiB);
-    if (loads == nullptr || strcmp(function, loads) != 0) return;
+    const char* const name = loads;
+    if (name == nullptr || strcmp(function, name) != 0) return;
     loads = nullptr;
     above_make(grows);
   }
@@ -67,11 +68,13 @@ class GuestReachTest : public GuestNvmlTest {
     return cuLibraryLoadData(code, "", nullptr, nullptr, 0, nullptr, nullptr, 0);
   }
 
-  static inline GuestReachTest* of_test = nullptr;
   CUcontext there = nullptr;
-  const char* loads = nullptr;
   int grows = 0;
-  std::atomic<bool> blocked{false}, waits{false};
+  // What each call of the driver looks at, those of the shim's own thread included, which goes on
+  // when the test has ended.
+  static inline std::atomic<GuestReachTest*> of_test{nullptr};
+  static inline std::atomic<const char*> loads{nullptr};
+  static inline std::atomic<bool> blocked{false}, waits{false};
 };
 
 TEST_F(GuestReachTest, AGreenContextIsRefusedByTheGpuThatItIsMadeOn) {

@@ -2,6 +2,7 @@
 // or another process of the tenant has charged it. Judged by what the device held at most.
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <thread>
@@ -346,6 +347,13 @@ class PassingTest : public SoftGpuTest {
     EXPECT_EQ(answer.result, CUDA_SUCCESS);
     return answer.value;
   }
+  // In none of the device's critical sections, where it would stop the others, too.
+  void stop(const Partner& partner) {
+    const softgpu::device::Lock lock(*devices[0]);
+    ASSERT_EQ(kill(partner.pid(), SIGSTOP), 0);
+    siginfo_t stopped{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(partner.pid()), &stopped, WSTOPPED), 0);
+  }
   Partner partners[kProcesses];
 };
 
@@ -372,7 +380,7 @@ TEST_F(PassingTest, WhatPassesToAStoppedProcessStaysChargedMeanwhile) {
   PartnerMessage handle = exporter.ask(PartnerOp::kIpcGet, pointer);
   handle.op = PartnerOp::kIpcOpen;
   const uint64_t opened = must(importer.ask(handle));
-  ASSERT_EQ(kill(importer.pid(), SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(stop(importer));
   must(exporter.ask(PartnerOp::kFree, pointer));
   EXPECT_EQ(exporter.ask(PartnerOp::kAlloc, kMiB).result, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(partners[2].ask(PartnerOp::kAlloc, kMiB).result, CUDA_ERROR_OUT_OF_MEMORY);
@@ -393,7 +401,7 @@ TEST_F(PassingTest, WhatAnEndedProcessLeavesToAStoppedOneIsNobodyElses) {
   PartnerMessage handle = exporter.ask(PartnerOp::kIpcGet, pointer);
   handle.op = PartnerOp::kIpcOpen;
   const uint64_t opened = must(importer.ask(handle));
-  ASSERT_EQ(kill(importer.pid(), SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(stop(importer));
   const int pid = exporter.pid();
   exporter.end(SIGKILL);
   ASSERT_TRUE(broker->wait_for_end(pid, 10000));
@@ -449,6 +457,8 @@ TEST_F(PassingTest, WhatAnEndedProcessKeptIsNotTakenForWhatIsBack) {
     ASSERT_EQ(held(ended.pid()), kContext + kPiece) << "the descriptor keeps it";
     broker->ended_hold(true);
     ASSERT_EQ(kill(ended.pid(), SIGKILL), 0);
+    siginfo_t gone{};
+    ASSERT_EQ(waitid(P_PID, static_cast<id_t>(ended.pid()), &gone, WEXITED | WNOWAIT), 0);
     if (!zombie) ended.end(SIGKILL);
     close(exported);
     std::vector<int> parts;
@@ -477,7 +487,7 @@ TEST_F(PassingTest, WhatAnEndedProcessLeavesIsNoStrangersRoom) {
   PartnerMessage handle = exporter.ask(PartnerOp::kIpcGet, pointer);
   handle.op = PartnerOp::kIpcOpen;
   must(importer.ask(handle));
-  ASSERT_EQ(kill(importer.pid(), SIGSTOP), 0);
+  ASSERT_NO_FATAL_FAILURE(stop(importer));
   const int pid = exporter.pid();
   exporter.end(SIGKILL);
   ASSERT_TRUE(broker->wait_for_end(pid, 10000));

@@ -24,6 +24,7 @@ namespace {
 
 using sluice::protocol::kLeaseOpen;
 using sluice::protocol::MessageType;
+using sluice::test::kMemoryWatched;
 using sluice::test::kMiB;
 using sluice::test::kRacesWatched;
 using sluice::test::launch;
@@ -130,7 +131,7 @@ TEST_F(TablesTest, AnEndedContextsRecordIsAnothers) {
 // A context that cannot be put on record neither launches nor touches memory, and does both when
 // there is memory again.
 TEST_F(TablesTest, WithoutMemoryForItsRecordAContextDoesNothing) {
-  if (kRacesWatched) GTEST_SKIP() << "the sanitizer needs memory itself";
+  if (kRacesWatched || kMemoryWatched) GTEST_SKIP() << "the sanitizer needs memory itself";
   start();
   contexts(8);  // as many as fit the first slab
   context_set(8);
@@ -286,7 +287,7 @@ TEST_F(TablesTest, WithoutMemoryForItsRecordACaptureDoesNotBegin) {
 }
 
 TEST_F(TablesTest, WithoutMemoryForItsRecordAPoolIsNotMade) {
-  if (kRacesWatched) GTEST_SKIP() << "the sanitizer needs memory itself";
+  if (kRacesWatched || kMemoryWatched) GTEST_SKIP() << "the sanitizer needs memory itself";
   start();
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -456,6 +457,7 @@ const RecordedWay kRecordedWays[] = {
 // The records are in tables of which some have room already: then the call succeeds, and the next
 // one's record goes elsewhere.
 TEST_F(TablesTest, WithoutMemoryForItsRecordNothingIsAllocatedAndNoOutputIsTouched) {
+  if (kRacesWatched || kMemoryWatched) GTEST_SKIP() << "the sanitizer needs memory itself";
   start();
   ASSERT_EQ(launch(), CUDA_SUCCESS);
   free(malloc(64 << 10));  // for the fake driver's own small tables

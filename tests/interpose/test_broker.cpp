@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -35,7 +36,29 @@ Page* page_create(const char* name, int* fd) {
   return static_cast<Page*>(page);
 }
 
+// The brokers of this process whose threads run.
+struct Running {
+  static Running& all() {
+    static Running& running = *new Running;  // programs fork while they exit, too
+    return running;
+  }
+  std::mutex mutex;
+  std::vector<TestBroker*> brokers;
+};
+
 }  // namespace
+
+// A fork child must not find a lock taken that only a broker's thread would give back: under
+// AddressSanitizer the allocator's, which fork does not take. So a fork waits for these threads.
+void TestBroker::fork_prepare() {
+  Running::all().mutex.lock();
+  for (TestBroker* broker : Running::all().brokers) broker->busy_.lock();
+}
+
+void TestBroker::fork_done() {
+  for (TestBroker* broker : Running::all().brokers) broker->busy_.unlock();
+  Running::all().mutex.unlock();
+}
 
 TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes,
                        unsigned char uuid_byte) {
@@ -67,7 +90,13 @@ TestBroker::TestBroker(std::uint64_t quota_bytes, std::uint64_t context_bytes,
       listen(listen_fd_, 16) != 0 || pipe2(stop_pipe_, O_CLOEXEC) != 0) {
     throw std::runtime_error("socket");
   }
-  thread_ = std::thread([this] { serve(); });
+  [[maybe_unused]] static const int forks = pthread_atfork(&fork_prepare, &fork_done, &fork_done);
+  std::promise<void> serves;
+  std::future<void> served = serves.get_future();
+  thread_ = std::thread([this, &serves] { serve(std::move(serves)); });
+  served.wait();
+  const std::lock_guard lock(Running::all().mutex);
+  Running::all().brokers.push_back(this);
 }
 
 TestBroker::~TestBroker() {
@@ -83,6 +112,10 @@ void TestBroker::die() {
   if (!thread_.joinable()) return;
   close(stop_pipe_[1]);
   thread_.join();
+  {
+    const std::lock_guard lock(Running::all().mutex);
+    std::erase(Running::all().brokers, this);
+  }
   close(stop_pipe_[0]);
   close(listen_fd_);
   unlink(path_.c_str());
@@ -312,7 +345,9 @@ void TestBroker::message_keep(const Envelope& message) {
   }
 }
 
-void TestBroker::serve() {
+void TestBroker::serve(std::promise<void> serves) {
+  std::unique_lock busy(busy_);
+  serves.set_value();
   struct Guest {
     int pid_fd;
     std::uint32_t slot;
@@ -326,7 +361,9 @@ void TestBroker::serve() {
       const bool waits = ends_unseen_ || (guest.seen && ended_held_);
       all.push_back({waits ? -1 : guest.pid_fd, POLLIN, 0});
     }
+    busy.unlock();
     poll(all.data(), all.size(), -1);
+    busy.lock();
     if (all[0].revents != 0) break;
     for (std::size_t i = guests.size(); i-- > 0;) {
       if (ends_unseen_ || all[polled.size() + i].revents == 0) continue;

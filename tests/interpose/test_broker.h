@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -96,7 +97,9 @@ class TestBroker {
   void path_take(const TestBroker& dead);
 
  private:
-  void serve();
+  void serve(std::promise<void> serves);
+  static void fork_prepare();
+  static void fork_done();
   void lease_word_store(std::uint32_t gpu, std::uint32_t flags);
   void message_keep(const protocol::Envelope& message);
   void slot_clear(std::uint32_t slot);
@@ -111,6 +114,7 @@ class TestBroker {
   std::uint32_t hold_epoch_ = 0;
   std::atomic<int> registrations_{0};
   std::mutex mutex_;
+  std::mutex busy_;  // held by the thread unless it waits for something to do
   std::vector<Note> notes_;
   std::vector<protocol::Moved> moved_;
   std::vector<protocol::MemoryWant> wants_;

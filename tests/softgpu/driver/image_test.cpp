@@ -84,7 +84,7 @@ class Held {
     EXPECT_CU(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word_), 1,
                                   CU_STREAM_WAIT_VALUE_EQ));
   }
-  void open() { *word_ = 1; }
+  void open() { __atomic_store_n(word_, 1U, __ATOMIC_RELEASE); }
   CUstream stream = nullptr;
 
  private:
