@@ -6,9 +6,10 @@
 //
 // - From its own user a request keeps the GPUs that it plans to get for as long as it waits.
 // - From the others it keeps them in turns. It lets them pass for kHoldAfterNs first. Then it
-//   *holds*: for a bounded time no request behind it is admitted onto these GPUs. Whatever comes of
-//   it, afterwards no request holds any GPU for as long as the hold took. All holds of the machine
-//   begin at one moment, so that a request for several GPUs finds them free at one moment too.
+//   *holds*: for a bounded time no request behind it is admitted onto these GPUs, and no other
+//   user's job is moved there. Whatever comes of it, afterwards no request holds any GPU for as
+//   long as the hold took. All holds of the machine begin at one moment, so that a request for
+//   several GPUs finds them free at one moment too.
 //
 // A request that its own user's jobs keep out holds nothing: if all the others ended it would still
 // wait. Only the first request of a user for a GPU holds. Requests with fewer holds behind them
@@ -135,6 +136,13 @@ Placement placement_now(const State& state, Prospects::Kind& prospect, std::uint
   if (user != state.users.end() && user->second.kept_with == state.queue_looks)
     for (std::size_t g = 0; g < kept.size(); ++g) kept[g] = kept[g] || user->second.kept[g];
   return prospect.find_without(kept);
+}
+
+bool held_by_other(const State& state, std::uint32_t gpu, std::uint32_t uid) {
+  return std::ranges::any_of(state.queue, [&](const auto& waiter) {
+    return waiter->ask.uid != uid && waiter->hold_until != 0 &&
+           std::ranges::find(waiter->held, gpu) != waiter->held.end();
+  });
 }
 
 void holds_decide(State& state, Prospects& prospects, Nanos now) {

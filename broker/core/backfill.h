@@ -26,6 +26,9 @@ void keeping_all(State& state);
 /// else on those that none keeps from it. Without GPUs where it has to wait.
 Placement placement_now(const State& state, Prospects::Kind& prospect, std::uint32_t uid);
 
+/// Whether a request of another user holds the GPU.
+bool held_by_other(const State& state, std::uint32_t gpu, std::uint32_t uid);
+
 /// After a look through the whole queue: lets requests hold GPUs where it is time.
 void holds_decide(State& state, Prospects& prospects, Nanos now);
 /// The request has just come into the queue and waits for room: notes when it may hold GPUs.

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "broker/core/arrive.h"
+#include "broker/core/backfill.h"
 #include "broker/core/binding.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
@@ -295,6 +296,10 @@ TenantRefused move_refusal(const State& state, const Tenant& tenant, std::uint32
                   "the GPU is closed to new jobs (`sluice undrain` opens it)");
   if (gpu.exclusive() || gpu.draining)
     return refuse(RefusalCode::kNoRoom, "that GPU is used whole, or is being emptied for it");
+  if (held_by_other(state, to, tenant.uid))
+    return refuse(RefusalCode::kNoRoom,
+                  "a job of another user waits for that GPU and goes first for a while; move it "
+                  "elsewhere, or try again later");
   if (tenant.memory_max < gpu.context_bytes)
     return refuse(RefusalCode::kMemoryBelowContext,
                   "its quota of " + bytes_text(tenant.memory_max) +

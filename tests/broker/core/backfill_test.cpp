@@ -242,6 +242,26 @@ TEST(Backfill, AWholeGpuRequestThatOthersMakeRoomForHoldsAtOnce) {
   EXPECT_LE(crowd.wait_for(small, 1000 * kSecond), policy.move_timeout_ns + kSecond);
 }
 
+// A job that is moved onto the GPU just before it is free was a way round the line.
+TEST(Backfill, NoJobOfAnotherUserIsMovedOntoAGpuThatARequestHolds) {
+  Crowd crowd(2);
+  const TenantId long_one = crowd.start(crowd.on(crowd.request(kOther, 2 * kGiB), 2));
+  const TenantId mover = crowd.start(crowd.on(crowd.request(kOne, kGiB), 1));
+  const RequestId victim = crowd.put(crowd.on(crowd.request(kVictim, 4 * kGiB), 2));
+  crowd.pass(kHoldAfterNs + kSecond);
+  CommandAsked move;
+  move.request = 1000;
+  move.verb = protocol::CommandVerb::kMove;
+  move.tenant = mover;
+  move.gpu = uuid_of(2);
+  move.uid = kOne;
+  crowd.h.step(move);
+  EXPECT_EQ(crowd.h.one<CommandAnswered>().code, protocol::RefusalCode::kNoRoom);
+  EXPECT_THAT(crowd.h.one<CommandAnswered>().text, testing::HasSubstr("goes first"));
+  crowd.end(long_one);
+  EXPECT_TRUE(crowd.in(victim));
+}
+
 TEST(Backfill, AHoldEndsWithItsRequest) {
   Crowd crowd;
   crowd.start(crowd.request(kOther, kGiB));
