@@ -138,6 +138,7 @@ void Engine::kept_look(std::uint32_t g, const devices::DeviceUse& use, const Dev
     const auto before = reference.kept.find(id);
     const std::uint64_t then = before == reference.kept.end() ? 0 : before->second;
     device.explained += bytes - std::min(bytes, then);
+    device.given_back += then - std::min(then, bytes);
   }
   std::vector<LeftBehind> had;
   for (const auto& [process, i] : ended) had.push_back(process->had[i]);

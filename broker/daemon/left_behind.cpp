@@ -20,7 +20,8 @@ std::uint64_t taken(std::uint64_t& pool, std::uint64_t bytes) {
 std::vector<std::uint64_t> left_behind(const Unlisted& device,
                                        const std::vector<LeftBehind>& ended) {
   const std::uint64_t now = less(device.now, device.explained);
-  std::uint64_t more = less(now, device.reference), returned = less(device.reference, now);
+  std::uint64_t more = less(now, device.reference);
+  std::uint64_t returned = less(less(device.reference, now), device.given_back);
   std::vector<std::uint64_t> left;
   for (const LeftBehind& one : ended) left.push_back(taken(more, one.listed));
   // The last to end is the first whose memory returns.

@@ -23,6 +23,9 @@ struct Unlisted {
   /// Of what came since the reference, the part that living processes are charged for: shared
   /// memory that they let go of.
   std::uint64_t explained = 0;
+  /// What living processes were charged for at the reference, and are not any more: of what came
+  /// back it is the part that pays for that.
+  std::uint64_t given_back = 0;
 };
 
 /// Returns how much of each is still on the device at most, in the order of `ended`, the first to
