@@ -337,6 +337,17 @@ void holds() {
   }
 }
 
+/// A job of two GPUs that uses one of them: others wait for both.
+void ranks_uneven() {
+  if (fork() == 0) {
+    options.device = 1;
+    if (gpu_open() != CUDA_SUCCESS) _exit(0);
+    flood("k_tiny", 1, 1);
+    _exit(0);
+  }
+  if (gpu_open() == CUDA_SUCCESS) flood("k_huge", 1, 1);
+}
+
 /// One kernel, and the end: the job is started anew by others.
 void one_long() {
   launch(kernel("k_long"));
@@ -438,6 +449,7 @@ constexpr Pattern kPatterns[] = {{"steady", steady},
                                  {"dammed_up", dammed_up},
                                  {"host_functions", host_functions},
                                  {"holds", holds},
+                                 {"ranks_uneven", ranks_uneven, true},
                                  {"one_long", one_long},
                                  {"copies", copies},
                                  {"fills", fills},

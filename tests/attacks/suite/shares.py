@@ -56,6 +56,7 @@ PATTERNS = {  # text, windows of two seconds that make one figure: long kernels 
     "copies": ("copies that hold a lease", 1),
     "fills": ("memsets that hold a lease", 1),
     "hogs_its_turn": ("pauses just below the idle grace", 1),
+    "ranks_uneven": ("a gang with kernels of 700 ms on one GPU and next to none on the other", 3),
     "kept_endless": ("processes that die and leave a kernel without end to one that shares their address space", 5),
 }
 # What the victim asks for: options, its per cent of the GPU.
@@ -92,7 +93,7 @@ class Contest:
     def __init__(self, ground, rng, victim, adversary):
         self.ground, self.rng = ground, rng
         options, self.percent = VICTIMS[victim]
-        self.victim = Attack(ground, VICTIM_MIB, ["--launches", "steady"], options).wait_started()
+        self.victim = Attack(ground, VICTIM_MIB, ["--launches", "steady"], [*options, "--gpu", "0"]).wait_started()
         self.pattern, self.others, self.hands, self.tenants = adversary
         self.running = []
         self.end = threading.Event()
@@ -133,7 +134,7 @@ class Contest:
 
 def check(build, rng, victim, pattern, others, hands="", tenants=1):
     windows = PATTERNS[pattern][1]
-    with Ground(build, DEVICE_MIB, pacing=True, timed=TIMED) as ground:
+    with Ground(build, DEVICE_MIB, gpus=2 if "--gpus" in others else 1, pacing=True, timed=TIMED) as ground:
         ground.start_broker()
         contest = Contest(ground, rng, victim, (pattern, others, hands, tenants))
         least = contest.percent * (1 - TOLERANCE)
@@ -207,9 +208,9 @@ def check_cap(build, rng, pattern, percent):
         return {"cap_percent": percent, "had_percent": had}
 
 
-def others_of(victim):
+def others_of(victim, pattern):
     """The adversary asks for what the victim leaves."""
-    return ["--sm", str(100 - VICTIMS[victim][1])]
+    return ["--sm", str(100 - VICTIMS[victim][1]), *(("--gpus", "2") if pattern == "ranks_uneven" else ())]
 
 
 def cases():
@@ -221,7 +222,7 @@ def cases():
     for i, (pattern, (text, _)) in enumerate(PATTERNS.items()):
         for victim in ("half", victims[1 + i % (len(victims) - 1)]):
             add(f"{pattern}.{victim}", f"{text}, beside a victim of kind {victim} ({VICTIMS[victim][1]} %)", victim, pattern,
-                others_of(victim), quick=(pattern, victim) == ("long_behind_tiny", "half"))
+                others_of(victim, pattern), quick=(pattern, victim) == ("long_behind_tiny", "half"))
     for pattern in ("tiny", "mid_many_streams", "graphs_deep", "idle_then_burst", "holds", "copies"):
         add(f"{pattern}.as_inference", f"{PATTERNS[pattern][0]} by a tenant of class inference", "half", pattern,
             ["--sm", "50", "--class", "inference"])
