@@ -17,7 +17,7 @@ using protocol::ActivityGpu;
 using protocol::ClaimsPage;
 
 constexpr std::uint64_t kListEveryNs = 1'000'000'000;
-constexpr std::size_t kListedMax = 1024;
+constexpr std::size_t kListedMax = 1024;  // in that time, of all processes of the page
 
 template <class T>
 T load(const T& word) {
@@ -175,8 +175,12 @@ std::uint32_t ActivityPage::host_thread(Seen& seen, std::uint32_t own, std::uint
 void ActivityPage::threads_list(Seen& seen) {
   seen.listed_ns = now_ns_;
   seen.host_threads.clear();
+  if (now_ns_ - listed_since_ns_ >= kListEveryNs) {
+    listed_since_ns_ = now_ns_;
+    listed_ = 0;
+  }
   for (const std::uint32_t host : proc_numbers("/proc/" + std::to_string(seen.process) + "/task")) {
-    if (seen.host_threads.size() == kListedMax) return;
+    if (listed_++ >= kListedMax) return;
     if (const std::uint32_t inner = inner_number(seen.process, host); inner != 0)
       seen.host_threads[inner] = host;
   }

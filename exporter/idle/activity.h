@@ -54,6 +54,8 @@ class ActivityPage {
   void threads_list(Seen& seen);
 
   std::uint64_t now_ns_ = 0;  // of the look that goes on
+  std::uint64_t listed_since_ns_ = 0;
+  std::size_t listed_ = 0;  // threads, since then
   const protocol::ClaimsPage* page_;
   bool mapped_ = false;
   std::array<Seen, protocol::kTenantProcessesMax> seen_{};
