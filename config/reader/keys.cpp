@@ -258,11 +258,17 @@ const Key kBypass[] = {
      "What sluice-watch does about a process that uses a GPU and is not Sluice's: \"count\" it, "
      "\"report\" it in a line of its log as well, or \"stop\" it after that. Stopping needs root."},
     {"grace", DurationField{SLUICE_AT(config->bypass_grace_ns), 0, 3600 * kSecond},
-     "How long a process may go on after it was found, before it is stopped."},
+     "How long a process may go on after it was found (3 s after it was first seen), before it is "
+     "stopped. It is the user's: what its processes use, at once or one after the other, counts "
+     "together, over ten times the grace and 3 s. Once that is the grace and 3 s, each further one "
+     "is stopped a second after it was seen."},
     {"exempt_users", ListField{SLUICE_AT(config->bypass_exempt_users), account_check, {}},
      "Users whose processes are only counted."},
     {"exempt_paths", ListField{SLUICE_AT(config->bypass_exempt_paths), path_check, {}},
-     "Programs, or folders of programs, whose processes are only counted."},
+     "Programs, or folders of programs, whose processes are only counted. What counts is the file, "
+     "not what a process calls it: it must be there as sluice-watch sees the file system, the file "
+     "and all folders above must be root's or sluice-watch's user's and not writable by others, "
+     "and the process must be in sluice-watch's user namespace."},
     {"driver", TextField{SLUICE_AT(config->bypass_driver), state_check},
      "The driver library (libcuda.so.1) whose calls are watched. Empty: the one that the loader "
      "finds."},

@@ -54,7 +54,6 @@ std::optional<BypassRules> rules_make(const config::Config& config) {
   for (int i = 0; i < 3; ++i)
     if (config.bypass_policy == kPolicyNames[i]) out.policy = static_cast<BypassPolicy>(i);
   out.grace_ns = static_cast<std::uint64_t>(config.bypass_grace_ns);
-  out.exempt_paths = config.bypass_exempt_paths;
   for (const std::string& name : config.bypass_exempt_users) {
     const passwd* user = getpwnam(name.c_str());
     if (user == nullptr) {
@@ -90,6 +89,7 @@ class BypassWatch {
               std::optional<std::uint32_t> device_major)
       : figures_path_(config.bypass_figures),
         driver_(config.bypass_driver),
+        exempt_paths_(config.bypass_exempt_paths),
         device_major_(device_major),
         socket_(socket),
         source_(socket),
@@ -116,6 +116,13 @@ class BypassWatch {
         say("cannot write " + figures_path_ + ": " + strerror(error) +
             "; the exporter has no counts ([bypass] figures)");
     }
+  }
+
+  /// Until the next look.
+  timespec pause() const {
+    constexpr std::uint64_t kSecondNs = 1'000'000'000;
+    const std::uint64_t ns = judge_.pause_ns(monotonic_ns());
+    return {static_cast<time_t>(ns / kSecondNs), static_cast<long>(ns % kSecondNs)};
   }
 
  private:
@@ -203,6 +210,7 @@ class BypassWatch {
       if (!one) continue;
       one->by = std::move(what.by);
       one->bytes = what.bytes;
+      one->exempt_program = program_is_exempt(*one, exempt_paths_);
       one->managed = managed.contains(pid);
       one->is_broker = pid == broker_ || (broker_ != 0 && process_parent(pid) == broker_);
       one->is_heir = !one->managed && process_descends(pid, managed);
@@ -221,6 +229,7 @@ class BypassWatch {
   static constexpr std::size_t kEarlyMax = 4096;
 
   const std::string figures_path_, driver_;
+  const std::vector<std::string> exempt_paths_;
   const std::optional<std::uint32_t> device_major_;
   const std::string socket_;
   std::optional<std::vector<std::uint32_t>> majors_;  // that are watched; unset = nothing is yet
@@ -266,8 +275,9 @@ int run(const std::vector<std::string>& arguments) {
   watch.look();
   say("watching for programs beside the broker at " + socket + " (policy " + config->bypass_policy +
       ")");
-  constexpr timespec kLookEvery{1, 0};
-  while (sigtimedwait(&ends, nullptr, &kLookEvery) < 0) watch.look();
+  for (timespec pause = watch.pause(); sigtimedwait(&ends, nullptr, &pause) < 0;
+       pause = watch.pause())
+    watch.look();
   unlink(config->bypass_figures.c_str());
   return EXIT_SUCCESS;
 }

@@ -12,8 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <sstream>
 
 #include "exporter/idle/proc.h"
@@ -33,6 +35,44 @@ std::uint64_t start_ticks_of(std::uint32_t pid) {
   for (int i = 3; i <= 22; ++i)
     if (!(fields >> field)) return 0;
   return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+/// Asks for what the kernel has at hand: a program on a server that hangs holds nobody up.
+bool file_look(const std::string& path, bool follows, struct statx& file) {
+  const int flags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | (follows ? 0 : AT_SYMLINK_NOFOLLOW);
+  return statx(AT_FDCWD, path.c_str(), flags, STATX_BASIC_STATS, &file) == 0;
+}
+
+FileName file_name(const struct statx& file) {
+  return {std::uint64_t{file.stx_dev_major} << 32 | file.stx_dev_minor, file.stx_ino};
+}
+
+/// Is it that program, or one in that folder?
+bool path_within(const std::string& path, const std::string& above) {
+  const std::string folder = above.ends_with('/') ? above : above + "/";
+  return path == above || path.starts_with(folder);
+}
+
+/// Whether only root and this process's user decide what is at this path, which has no links in it.
+/// In a folder with the sticky bit others can write, but not replace what is not theirs.
+bool path_is_guarded(std::string path) {
+  for (;;) {
+    struct statx file {};
+    if (!file_look(path, false, file) || S_ISLNK(file.stx_mode)) return false;
+    const bool own = file.stx_uid == 0 || file.stx_uid == geteuid();
+    const bool sticky = S_ISDIR(file.stx_mode) && (file.stx_mode & S_ISVTX) != 0;
+    if (!own || ((file.stx_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky)) return false;
+    if (path == "/") return true;
+    path.resize(std::max<std::size_t>(path.rfind('/'), 1));
+  }
+}
+
+bool is_in_own_user_namespace(std::uint32_t pid) {
+  struct statx own {};
+  struct statx other {};
+  return file_look("/proc/self/ns/user", true, own) &&
+         file_look("/proc/" + std::to_string(pid) + "/ns/user", true, other) &&
+         file_name(own) == file_name(other);
 }
 
 [[noreturn]] void driver_tell(int out) {
@@ -55,7 +95,22 @@ std::optional<Seen> process_describe(std::uint32_t pid) {
   char path[PATH_MAX];
   const ssize_t length = readlink((folder + "/exe").c_str(), path, sizeof path);
   if (length > 0) out.program.assign(path, static_cast<std::size_t>(length));
+  struct statx file {};
+  if (file_look(folder + "/exe", true, file)) out.file = file_name(file);
   return out;
+}
+
+bool program_is_exempt(const Seen& seen, const std::vector<std::string>& paths) {
+  const auto is_above = [&](const std::string& path) {
+    const std::unique_ptr<char, void (*)(void*)> above(realpath(path.c_str(), nullptr), free);
+    return above != nullptr && path_within(seen.program, above.get());
+  };
+  // The path is the process's own word: where to look, and no proof of what is there. It is looked
+  // at only below the administrator's paths.
+  struct statx there {};
+  return std::any_of(paths.begin(), paths.end(), is_above) &&
+         file_look(seen.program, false, there) && file_name(there) == seen.file &&
+         is_in_own_user_namespace(seen.process.pid) && path_is_guarded(seen.program);
 }
 
 int process_signal(const ProcessName& process, int signal) {

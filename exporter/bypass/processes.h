@@ -9,8 +9,13 @@
 
 namespace sluice::exporter {
 
-/// Who it is; nothing where it is gone. Only name, uid and program are filled.
+/// Who it is; nothing where it is gone. Only name, uid, program and file are filled.
 std::optional<Seen> process_describe(std::uint32_t pid);
+/// Whether the file that it runs is, as this process sees the file system, one of `paths` or in a
+/// folder of them, and no other user could have put it there: file and folders are root's or this
+/// process's user's, and others cannot write to them. Never in another user namespace: there a
+/// process may mount over any path, and name any file as its program.
+bool program_is_exempt(const Seen& seen, const std::vector<std::string>& paths);
 /// Sends SIGTERM or SIGKILL; 0 or an errno, ESRCH where it has ended.
 int process_signal(const ProcessName& process, int signal);
 /// Whether one of `above` is among its parent and theirs.

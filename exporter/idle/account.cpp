@@ -3,19 +3,21 @@
 #include <algorithm>
 #include <utility>
 
+#include "broker/protocol/pages.h"
+
 namespace sluice::exporter {
 
 IdleAccount::Stretch IdleAccount::Process::at(std::uint32_t number, std::uint64_t moment_ns) const {
   // It has done nothing on this GPU yet: its first thread is on the way there.
-  if (last.settled_ns == 0) return {Doing::kNothing, UINT64_MAX, number};
+  if (last.settled_ns == 0) return {Doing::kNothing, UINT64_MAX, {number, number}};
   const auto gap = std::partition_point(
       gaps.begin(), gaps.end(), [&](const GpuTold::Gap& g) { return g.end_ns <= moment_ns; });
   if (gap != gaps.end()) {
-    if (gap->begin_ns > moment_ns) return {Doing::kBusy, gap->begin_ns, 0};
-    return {gap->unseen ? Doing::kUnseen : Doing::kIdle, gap->end_ns, gap->thread};
+    if (gap->begin_ns > moment_ns) return {Doing::kBusy, gap->begin_ns, {}};
+    return {gap->unseen ? Doing::kUnseen : Doing::kIdle, gap->end_ns, {number, gap->thread}};
   }
-  if (moment_ns < last.settled_ns) return {Doing::kBusy, last.settled_ns, 0};
-  return {Doing::kIdle, UINT64_MAX, last.thread != 0 ? last.thread : number};
+  if (moment_ns < last.settled_ns) return {Doing::kBusy, last.settled_ns, {}};
+  return {Doing::kIdle, UINT64_MAX, {number, last.thread != 0 ? last.thread : number}};
 }
 
 // Busy while any of them is; idle until the first of them is not. The thread is that of the process
@@ -26,8 +28,9 @@ IdleAccount::Stretch IdleAccount::tenant_at(std::uint64_t moment_ns) const {
     const Stretch one = process.at(number, moment_ns);
     if (one.doing == Doing::kBusy) return one;
     const std::uint64_t until_ns = std::min(out.until_ns, one.until_ns);
-    const bool first = one.doing < out.doing ||
-                       (one.doing == out.doing && (one.until_ns < out.until_ns || out.thread == 0));
+    const bool first =
+        one.doing < out.doing ||
+        (one.doing == out.doing && (one.until_ns < out.until_ns || out.thread.thread == 0));
     if (first) out = one;
     out.until_ns = until_ns;
   }
@@ -36,6 +39,8 @@ IdleAccount::Stretch IdleAccount::tenant_at(std::uint64_t moment_ns) const {
 
 void IdleAccount::processes_take(std::vector<ProcessTold>& processes) {
   std::map<std::uint32_t, Process> living;
+  const std::size_t kept_max = std::max<std::size_t>(
+      kGapsKeptMax / std::max<std::size_t>(processes.size(), 1), protocol::kGapsMax);
   for (ProcessTold& one : processes) {
     const auto found = processes_.find(one.process);
     Process process;
@@ -51,7 +56,7 @@ void IdleAccount::processes_take(std::vector<ProcessTold>& processes) {
     }
     // A process that stands in its account's way, for good if it lies, fills no memory.
     auto& gaps = process.gaps;
-    for (; gaps.size() > kGapsKeptMax; gaps.pop_front())
+    for (; gaps.size() > kept_max; gaps.pop_front())
       gaps[1] = {gaps[0].begin_ns, gaps[1].end_ns, 0, true};
     one.told.gaps.clear();
     process.last = std::move(one.told);

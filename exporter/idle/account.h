@@ -39,7 +39,8 @@ struct IdleFigures {
   std::uint64_t accounted_ns() const { return busy_ns + times_sum(idle_ns); }
 };
 
-/// Gaps of a process that wait to be accounted; of more, the oldest become one of unknown kind.
+/// Gaps of a tenant that wait to be accounted, shared evenly among its processes. Of more, the
+/// oldest of a process become one of unknown kind.
 inline constexpr std::size_t kGapsKeptMax = 16384;
 
 class IdleAccount {
@@ -62,7 +63,7 @@ class IdleAccount {
   struct Stretch {
     Doing doing = Doing::kNothing;
     std::uint64_t until_ns = UINT64_MAX;
-    std::uint32_t thread = 0;
+    HostThread thread;
   };
   struct Process {
     std::deque<GpuTold::Gap> gaps;

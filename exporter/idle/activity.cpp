@@ -16,6 +16,9 @@ namespace {
 using protocol::ActivityGpu;
 using protocol::ClaimsPage;
 
+constexpr std::uint64_t kListEveryNs = 1'000'000'000;
+constexpr std::size_t kListedMax = 1024;  // in that time, of all processes of the page
+
 template <class T>
 T load(const T& word) {
   return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
@@ -55,6 +58,7 @@ ActivityPage::~ActivityPage() {
 
 std::vector<ProcessNews> ActivityPage::news(std::uint64_t now_ns) {
   std::vector<ProcessNews> out;
+  now_ns_ = now_ns;
   for (std::uint32_t i = 0; i < protocol::kTenantProcessesMax; ++i) {
     const protocol::ClaimsSlot& claims = page_->slots[i];
     Seen& seen = seen_[i];
@@ -88,7 +92,8 @@ void ActivityPage::waits_read(const protocol::ActivitySlot& slot, Seen& seen, st
                         std::uint64_t end_ns) {
     if (reason < 1 || reason > 3 || end_ns <= begin_ns || end_ns > now_ns) return;
     constexpr Cause kCause[] = {Cause::kGate, Cause::kMemory, Cause::kSync};
-    out.waits.push_back({host_thread(seen, own, thread), begin_ns, end_ns, kCause[reason - 1]});
+    const HostThread name{seen.process, host_thread(seen, own, thread)};
+    out.waits.push_back({name, begin_ns, end_ns, kCause[reason - 1]});
   };
   const std::uint64_t written = load(slot.waits.raw);
   std::uint64_t at = std::max(
@@ -154,19 +159,31 @@ void ActivityPage::gpu_read(const ActivityGpu& gpu, std::size_t index, Seen& see
   seen.gaps[index] = written;
 }
 
-// Most processes see themselves as the host does.
+// Most processes see themselves as the host does. Others may tell ever new numbers: /proc is looked
+// through once a second at most, and only what it lists is remembered.
 std::uint32_t ActivityPage::host_thread(Seen& seen, std::uint32_t own, std::uint32_t thread) {
   if (own == seen.process || thread == 0) return thread;
   if (thread == own) return seen.process;
+  const bool due = seen.listed_ns == 0 || now_ns_ - seen.listed_ns >= kListEveryNs;
+  if (due && !seen.host_threads.contains(thread)) threads_list(seen);
+  // Where /proc does not show it, the first thread stands for it: never a stranger's of that
+  // number.
   const auto known = seen.host_threads.find(thread);
-  if (known != seen.host_threads.end()) return known->second;
+  return known != seen.host_threads.end() ? known->second : seen.process;
+}
+
+void ActivityPage::threads_list(Seen& seen) {
+  seen.listed_ns = now_ns_;
+  seen.host_threads.clear();
+  if (now_ns_ - listed_since_ns_ >= kListEveryNs) {
+    listed_since_ns_ = now_ns_;
+    listed_ = 0;
+  }
   for (const std::uint32_t host : proc_numbers("/proc/" + std::to_string(seen.process) + "/task")) {
+    if (listed_++ >= kListedMax) return;
     if (const std::uint32_t inner = inner_number(seen.process, host); inner != 0)
       seen.host_threads[inner] = host;
   }
-  // Where /proc does not show it, the first thread stands for it: never a stranger's of that
-  // number.
-  return seen.host_threads.emplace(thread, seen.process).first->second;
 }
 
 }  // namespace sluice::exporter

@@ -41,15 +41,21 @@ class ActivityPage {
     std::uint64_t waits = 0;
     std::array<std::uint64_t, protocol::kTenantGpusMax> gaps{};
     std::array<std::uint64_t, protocol::kTenantGpusMax> last_end_ns{};
-    std::array<bool, protocol::kTenantGpusMax> lost{};              // some since last_end_ns
-    std::unordered_map<std::uint32_t, std::uint32_t> host_threads;  // by the process's own numbers
+    std::array<bool, protocol::kTenantGpusMax> lost{};  // some since last_end_ns
+    // By the process's own numbers, as /proc has listed them last, and when.
+    std::unordered_map<std::uint32_t, std::uint32_t> host_threads;
+    std::uint64_t listed_ns = 0;
   };
   void waits_read(const protocol::ActivitySlot& slot, Seen& seen, std::uint64_t now_ns,
                   std::uint32_t own, ProcessNews& out);
   void gpu_read(const protocol::ActivityGpu& gpu, std::size_t index, Seen& seen, std::uint32_t own,
                 GpuTold& out);
   std::uint32_t host_thread(Seen& seen, std::uint32_t own, std::uint32_t thread);
+  void threads_list(Seen& seen);
 
+  std::uint64_t now_ns_ = 0;  // of the look that goes on
+  std::uint64_t listed_since_ns_ = 0;
+  std::size_t listed_ = 0;  // threads, since then
   const protocol::ClaimsPage* page_;
   bool mapped_ = false;
   std::array<Seen, protocol::kTenantProcessesMax> seen_{};

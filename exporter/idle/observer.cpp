@@ -19,18 +19,16 @@ constexpr std::size_t kPeerGapsMax = 8192;
 
 IdleObserver::IdleObserver(std::unique_ptr<ThreadWatch> watch,
                            std::unique_ptr<ActivitySource> source)
-    : watch_(std::move(watch)),
-      source_(std::move(source)),
-      history_([this](std::uint32_t thread) { return watch_->letter_of(thread); }) {}
+    : watch_(std::move(watch)), source_(std::move(source)) {}
 
 void IdleObserver::tenants_set(const Snapshot& snapshot) {
   std::map<protocol::TenantId, Tenant> living;
   std::vector<std::uint32_t> watched;
   for (const protocol::SnapshotTenant& row : snapshot.tenants) {
     if (row.tenant == 0 || row.tenant_class == protocol::TenantClass::kExclusive) continue;
-    auto& tenant = living[row.tenant];
-    if (const auto found = tenants_.find(row.tenant); found != tenants_.end())
-      tenant = std::move(found->second);
+    if (auto known = tenants_.extract(row.tenant); !known.empty()) living.insert(std::move(known));
+    const auto state_now = [this](HostThread thread) { return watch_->letter_of(thread); };
+    Tenant& tenant = living.try_emplace(row.tenant, state_now).first->second;
     if (tenant.page == nullptr && tenant.asked_ago++ % kAskEvery == 0) {
       const int fd = source_->activity_fd(row.tenant);
       if (fd >= 0) tenant.page = ActivityPage::open(fd);
@@ -55,7 +53,11 @@ void IdleObserver::tenants_set(const Snapshot& snapshot) {
     owners_[row.pid] = row.tenant;
     watched.push_back(row.pid);
   }
-  for (auto& [id, tenant] : living) tenant.processes = tenant.registered;
+  for (auto& [id, tenant] : living) {
+    tenant.processes = tenant.registered;
+    std::erase_if(tenant.peer_waits,
+                  [&](const auto& row) { return !tenant.registered.contains(row.first); });
+  }
   tenants_ = std::move(living);
   watch_->processes_set(watched);
 }
@@ -72,34 +74,47 @@ protocol::TenantId IdleObserver::tenant_of(std::uint32_t process) {
 void IdleObserver::look() {
   const std::uint64_t now_ns = monotonic_ns();
   std::map<protocol::TenantId, std::vector<ProcessNews>> news;
-  for (auto& [id, tenant] : tenants_) {
-    if (tenant.page == nullptr) continue;
-    news[id] = tenant.page->news(now_ns);
-    for (const ProcessNews& one : news[id])
-      for (const ToldWait& wait : one.waits) history_.wait_add(wait);
-  }
+  for (auto& [id, tenant] : tenants_)
+    if (tenant.page != nullptr) news[id] = tenant.page->news(now_ns);
+  const std::uint64_t known_ns = periods_take(now_ns);
+  for (auto& [id, tenant] : tenants_)
+    if (tenant.page != nullptr) account(tenant, news[id], now_ns, known_ns);
+}
+
+// Gives each tenant the periods of its own processes; until when they are known.
+std::uint64_t IdleObserver::periods_take(std::uint64_t now_ns) {
   std::vector<OffCpu> periods;
   const std::uint64_t known_ns = std::min(now_ns, watch_->periods_read(periods));
-  history_.periods_add(periods);
-  for (const OffCpu& period : periods) {
-    const protocol::TenantId owner = tenant_of(period.process);
-    if (const auto found = tenants_.find(owner); found != tenants_.end())
-      found->second.processes.insert(period.process);
+  std::map<protocol::TenantId, std::vector<OffCpu>> by_tenant;
+  for (const OffCpu& period : periods) by_tenant[tenant_of(period.process)].push_back(period);
+  for (const auto& [id, own] : by_tenant) {
+    const auto found = tenants_.find(id);
+    if (found == tenants_.end() || found->second.page == nullptr) continue;
+    found->second.history.periods_add(own);
+    for (const OffCpu& period : own) found->second.processes.insert(period.process);
   }
+  return known_ns;
+}
+
+void IdleObserver::account(Tenant& tenant, const std::vector<ProcessNews>& news,
+                           std::uint64_t now_ns, std::uint64_t known_ns) {
+  // The page may name any process: waits are believed of those that the broker or the kernel counts
+  // among the tenant's.
+  for (const ProcessNews& one : news) {
+    if (!tenant.processes.contains(one.process)) continue;
+    for (const ToldWait& wait : one.waits) tenant.history.wait_add(wait);
+  }
+  peers_look(tenant, news, known_ns);
   std::uint64_t asked_ns = now_ns;
-  for (auto& [id, tenant] : tenants_) {
-    if (tenant.page == nullptr) continue;
-    peers_look(tenant, news[id], known_ns);
-    for (std::size_t gpu = 0; gpu < tenant.accounts.size(); ++gpu) {
-      std::vector<ProcessTold> told;
-      for (const ProcessNews& one : news[id]) told.push_back({one.process, one.gpus[gpu]});
-      tenant.accounts[gpu].advance(std::move(told), known_ns, history_, tenant.processes);
-      asked_ns = std::min(asked_ns, tenant.accounts[gpu].done_ns());
-    }
+  for (std::size_t gpu = 0; gpu < tenant.accounts.size(); ++gpu) {
+    std::vector<ProcessTold> told;
+    for (const ProcessNews& one : news) told.push_back({one.process, one.gpus[gpu]});
+    tenant.accounts[gpu].advance(std::move(told), known_ns, tenant.history, tenant.processes);
+    asked_ns = std::min(asked_ns, tenant.accounts[gpu].done_ns());
   }
   const std::uint64_t oldest_ns = now_ns > kRememberMaxNs ? now_ns - kRememberMaxNs : 0;
   const std::uint64_t keep_ns = asked_ns > kRememberMinNs ? asked_ns - kRememberMinNs : 0;
-  history_.forget(std::max(oldest_ns, keep_ns));
+  tenant.history.forget(std::max(oldest_ns, keep_ns));
 }
 
 void IdleObserver::peers_look(Tenant& tenant, const std::vector<ProcessNews>& news,
@@ -114,10 +129,11 @@ void IdleObserver::peers_look(Tenant& tenant, const std::vector<ProcessNews>& ne
   while (tenant.peer_gaps.size() > kPeerGapsMax) tenant.peer_gaps.pop_front();
   std::erase_if(tenant.peer_gaps, [&](const auto& row) {
     const auto& [process, gap] = row;
-    if (gap.end_ns > known_ns || history_.explained_until(gap.thread, known_ns) < gap.end_ns)
+    const HostThread thread{process, gap.thread};
+    if (gap.end_ns > known_ns || tenant.history.explained_until(thread, known_ns) < gap.end_ns)
       return false;
     const CauseTimes times =
-        history_.explain(gap.thread, gap.begin_ns, gap.end_ns, tenant.processes);
+        tenant.history.explain(thread, gap.begin_ns, gap.end_ns, tenant.processes);
     tenant.peer_waits[process] += times[static_cast<std::size_t>(Cause::kNetwork)];
     return true;
   });

@@ -60,21 +60,25 @@ class IdleObserver {
 
  private:
   struct Tenant {
+    explicit Tenant(ThreadHistory::StateNow state_now) : history(std::move(state_now)) {}
     std::unique_ptr<ActivityPage> page;
     int asked_ago = 0;  // in calls of tenants_set; what was refused is asked for again, but seldom
     std::set<std::uint32_t> processes;  // registered, and what they started
     std::set<std::uint32_t> registered;
     std::vector<std::string> gpus;  // by index in the page
+    ThreadHistory history;          // of these processes' threads
     std::vector<IdleAccount> accounts;
     std::map<std::uint32_t, std::uint64_t> peer_waits;
     std::deque<std::pair<std::uint32_t, GpuTold::Gap>> peer_gaps;  // not explained yet
   };
+  std::uint64_t periods_take(std::uint64_t now_ns);
+  void account(Tenant& tenant, const std::vector<ProcessNews>& news, std::uint64_t now_ns,
+               std::uint64_t known_ns);
   void peers_look(Tenant& tenant, const std::vector<ProcessNews>& news, std::uint64_t known_ns);
   protocol::TenantId tenant_of(std::uint32_t process);
 
   std::unique_ptr<ThreadWatch> watch_;
   std::unique_ptr<ActivitySource> source_;
-  ThreadHistory history_;
   std::map<protocol::TenantId, Tenant> tenants_;
   std::unordered_map<std::uint32_t, protocol::TenantId> owners_;  // of processes seen so far
 };

@@ -74,8 +74,8 @@ std::uint64_t thread_sleeps(std::uint32_t process, std::uint32_t thread) {
                                  : strtoull(status.c_str() + at + sizeof kField - 1, nullptr, 10);
 }
 
-char thread_letter(std::uint32_t thread) {
-  const std::string stat = proc_file("/proc/" + std::to_string(thread) + "/stat", 512);
+char thread_letter(std::uint32_t process, std::uint32_t thread) {
+  const std::string stat = proc_file(proc_thread_path(process, thread) + "/stat", 512);
   const char* rest = after_name(stat);
   return rest != nullptr ? *rest : '\0';
 }

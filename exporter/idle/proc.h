@@ -31,8 +31,8 @@ bool thread_look(std::uint32_t process, std::uint32_t thread, ThreadLook& look);
 /// How often it went to sleep by itself.
 std::uint64_t thread_sleeps(std::uint32_t process, std::uint32_t thread);
 
-/// The state of a thread or process; '\0' where it is gone.
-char thread_letter(std::uint32_t thread);
+/// The state of a thread; '\0' where the process has none of that number.
+char thread_letter(std::uint32_t process, std::uint32_t thread);
 /// 0 where the process is gone, or has none.
 std::uint32_t process_parent(std::uint32_t process);
 /// The parent of every process that has one.

@@ -13,6 +13,13 @@
 
 namespace sluice::exporter {
 
+/// A thread of one process. A number that a program tells is no thread by itself: it may be another
+/// program's.
+struct HostThread {
+  std::uint32_t process = 0;
+  std::uint32_t thread = 0;
+};
+
 /// What a thread waits for while it is off the CPU.
 enum class WaitKind : std::uint8_t {
   kNone,  // it could run and had no CPU (preempted, or throttled by its cgroup)
@@ -60,8 +67,8 @@ class ThreadWatch {
   virtual std::uint32_t root_of(std::uint32_t process) = 0;
 
   /// 'R' where the thread runs or wants to now, another letter where it sleeps, '\0' where it is
-  /// gone or not watched.
-  virtual char letter_of(std::uint32_t thread) = 0;
+  /// gone, not watched, or of another process.
+  virtual char letter_of(HostThread thread) = 0;
 
   /// True for samples: states hold from one sample to the next, wakers are not known.
   virtual bool is_coarse() const = 0;

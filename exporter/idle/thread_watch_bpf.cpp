@@ -229,9 +229,10 @@ class BpfThreads : public ThreadWatch {
     return bpf_map_lookup_elem(processes_fd_, &process, &entry) == 0 ? entry.root : 0;
   }
 
-  char letter_of(std::uint32_t thread) override {
+  char letter_of(HostThread thread) override {
     thread_now state{};
-    if (bpf_map_lookup_elem(threads_fd_, &thread, &state) != 0) return '\0';
+    if (bpf_map_lookup_elem(threads_fd_, &thread.thread, &state) != 0) return '\0';
+    if (state.process != thread.process) return '\0';
     return state.left_ns == 0 || state.asleep == 0 ? 'R' : 'S';
   }
 

@@ -85,7 +85,9 @@ class ProcThreads : public ThreadWatch {
     return found == roots_.end() ? 0 : found->second;
   }
 
-  char letter_of(std::uint32_t thread) override { return thread_letter(thread); }
+  char letter_of(HostThread thread) override {
+    return thread_letter(thread.process, thread.thread);
+  }
 
   bool is_coarse() const override { return true; }
 

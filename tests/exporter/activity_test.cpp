@@ -120,7 +120,8 @@ TEST_F(ActivityPageTest, WaitsInOrderOfTheirBeginnings) {
   EXPECT_EQ(waits[0].cause, Cause::kGate);
   EXPECT_EQ(waits[1].cause, Cause::kSync);
   EXPECT_EQ(waits[2].cause, Cause::kMemory);
-  EXPECT_EQ(waits[2].thread, kProcess + 2);
+  EXPECT_EQ(waits[2].thread.thread, kProcess + 2);
+  EXPECT_EQ(waits[2].thread.process, kProcess);
   EXPECT_EQ(waits[2].end_ns, 100u);
   EXPECT_EQ(news(100).waits.size(), 1u);  // it goes on
 }

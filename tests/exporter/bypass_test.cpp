@@ -1,11 +1,16 @@
 // Who is told, and stopped, as using a GPU beside Sluice; and the file in which the counts travel.
 #include <errno.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "exporter/bypass/figures.h"
@@ -22,12 +27,15 @@ using testing::HasSubstr;
 constexpr std::uint64_t kBypassSecond = 1'000'000'000;
 
 Seen seen_of(std::uint32_t pid, std::set<FoundBy> by, std::uint32_t uid = 1000) {
-  return {{pid, 7 * pid}, uid, "/usr/local/bin/prog", std::move(by), 0, false, false};
+  Seen out;
+  out.process = {pid, 7 * pid};
+  out.uid = uid;
+  out.program = "/usr/local/bin/prog";
+  out.by = std::move(by);
+  return out;
 }
 
-BypassRules rules_of(BypassPolicy policy) {
-  return {policy, 5 * kBypassSecond, {0}, {"/opt/dcgm"}};
-}
+BypassRules rules_of(BypassPolicy policy) { return {policy, 5 * kBypassSecond, {0}}; }
 
 TEST(Bypass, IsFoundOnceItIsSettledThatItIsNobodys) {
   BypassJudge judge(rules_of(BypassPolicy::kReport));
@@ -133,6 +141,103 @@ TEST(Bypass, StopsAfterItsGraceAndKillsWhoDoesNotListen) {
   EXPECT_EQ(judge.counts().stopped, 1U);
 }
 
+// What was exempt runs another program now.
+TEST(Bypass, AnotherProgramOfAnExemptProcessIsNotExempt) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  Seen one = seen_of(5, {FoundBy::kNvml});
+  one.file = {1, 7};
+  one.exempt_program = true;
+  for (std::uint64_t s = 0; s < 20; ++s) judge.look({one}, s * kBypassSecond);
+  EXPECT_EQ(judge.counts().exempt, 1U);
+  one.file = {1, 8};
+  one.exempt_program = false;
+  std::size_t orders = 0;
+  for (std::uint64_t s = 20; s < 40; ++s)
+    orders += judge.look({one}, s * kBypassSecond).orders.size();
+  EXPECT_EQ(orders, 2U);
+}
+
+/// When, in seconds, processes of two seconds each, one after the other with pauses between, are
+/// stopped: looked at four times a second, as the judge asks for once a grace is over.
+std::vector<std::uint64_t> chain_stopped(std::uint64_t pause_s, bool managed) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  std::vector<std::uint64_t> out;
+  const std::uint64_t period = 4 * (2 + pause_s);
+  for (std::uint64_t quarter = 0; quarter < 240; ++quarter) {
+    const auto pid = static_cast<std::uint32_t>(100 + quarter / period);
+    std::vector<Seen> seen;
+    if (quarter % period < 8) seen.push_back(seen_of(pid, {FoundBy::kNvml}));
+    // It registers after a quarter of a second.
+    if (!seen.empty()) seen[0].managed = managed && quarter % period > 0;
+    const std::uint64_t now_ns = quarter * kBypassSecond / 4;
+    for (std::size_t k = judge.look(seen, now_ns).orders.size(); k > 0; --k)
+      out.push_back(quarter / 4);
+  }
+  return out;
+}
+
+TEST(Bypass, ManyShortProcessesOfAUserAreOverItsGraceTogether) {
+  const auto stopped = chain_stopped(0, false);
+  ASSERT_FALSE(stopped.empty());
+  // 3 s to settle and 5 s of grace; then each one second after it was seen.
+  EXPECT_GE(stopped.front(), 8U);
+  EXPECT_LE(stopped.front(), 11U);
+  EXPECT_GE(stopped.size(), 20U) << "each of those that follow";
+  EXPECT_FALSE(chain_stopped(6, false).empty()) << "with pauses, too";
+}
+
+TEST(Bypass, ShortProcessesNowAndThenAreWithinTheGrace) {
+  EXPECT_THAT(chain_stopped(28, false), ElementsAre());
+}
+
+TEST(Bypass, ShortProcessesThatRegisterAreNotCounted) {
+  EXPECT_THAT(chain_stopped(0, true), ElementsAre());
+}
+
+TEST(Bypass, AUsersGraceIsNoOthers) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  for (std::uint64_t s = 0; s < 20; ++s)
+    judge.look({seen_of(10, {FoundBy::kNvml}, 1000)}, s * kBypassSecond);
+  EXPECT_EQ(judge.pause_ns(20 * kBypassSecond), kLookSoonNs);
+  std::vector<std::uint64_t> stopped;
+  for (std::uint64_t s = 20; s < 40; ++s)
+    for (const auto& order :
+         judge.look({seen_of(11, {FoundBy::kNvml}, 1001)}, s * kBypassSecond).orders)
+      if (!order.kill) stopped.push_back(s);
+  EXPECT_THAT(stopped, ElementsAre(28U));
+  EXPECT_EQ(judge.pause_ns(60 * kBypassSecond), kLookNs);
+}
+
+TEST(Bypass, TimeInWhichNobodyWasJudgedIsNoGrace) {
+  BypassJudge judge(rules_of(BypassPolicy::kStop));
+  const Seen one = seen_of(4, {FoundBy::kNvml});
+  judge.look({one}, 0);
+  EXPECT_TRUE(judge.look({one}, 100 * kBypassSecond).orders.empty()) << "it was just found";
+  EXPECT_TRUE(judge.look({one}, 104 * kBypassSecond).orders.empty());
+  EXPECT_EQ(judge.look({one}, 106 * kBypassSecond).orders.size(), 1U);
+}
+
+TEST(LeaverTimeTest, TimeThatSeveralProcessesShareCountsOnce) {
+  LeaverTime time;
+  time.add(1, 10, 20);
+  time.add(1, 40, 50);
+  time.add(1, 15, 30);
+  EXPECT_EQ(time.of(1), 30U);
+  time.add(1, 5, 60);
+  EXPECT_EQ(time.of(1), 55U);
+  time.add(1, 70, 70);
+  time.add(2, 0, 5);
+  EXPECT_EQ(time.of(2), 5U);
+  EXPECT_TRUE(time.is_any(55, 59));
+  EXPECT_FALSE(time.is_any(55, 60));
+  EXPECT_FALSE(time.is_any(56, 0));
+  time.forget(50);
+  EXPECT_EQ(time.of(1), 10U);
+  EXPECT_EQ(time.of(2), 0U);
+  for (std::uint64_t k = 0; k < 10'000; ++k) time.add(3, k * 10, k * 10 + 1);
+  EXPECT_EQ(time.of(3), 4096U) << "bounded";
+}
+
 TEST(Bypass, TheSameNumberOfAnotherProcessBeginsAnew) {
   BypassJudge judge(rules_of(BypassPolicy::kStop));
   judge.look({seen_of(4, {FoundBy::kNvml})}, 0);
@@ -146,10 +251,12 @@ TEST(Bypass, TheSameNumberOfAnotherProcessBeginsAnew) {
 TEST(Bypass, ExemptOnesAreOnlyCounted) {
   BypassJudge judge(rules_of(BypassPolicy::kStop));
   Seen tool = seen_of(5, {FoundBy::kNvml});
-  tool.program = "/opt/dcgm/bin/dcgm";
+  tool.file = {1, 7};
+  tool.exempt_program = true;
   Seen near = seen_of(6, {FoundBy::kNvml});
-  near.program = "/opt/dcgm-evil";
+  near.file = {1, 8};
   for (std::uint64_t s = 0; s < 40; ++s) {
+    if (s == 20) tool.exempt_program = false;  // a new version is where it was
     for (const BypassOrder& order :
          judge.look({tool, near, seen_of(7, {FoundBy::kDevice}, 0)}, s * kBypassSecond).orders)
       EXPECT_EQ(order.process.pid, 6U);
@@ -220,6 +327,103 @@ TEST(BypassProcesses, AreKnownByMoreThanTheirNumber) {
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
   EXPECT_FALSE(process_describe(static_cast<std::uint32_t>(child)));
+}
+
+/// A folder with a program in it, and a process that runs it: a copy of sleep.
+class ExemptProgram : public testing::Test {
+ protected:
+  ExemptProgram() {
+    std::filesystem::copy_file("/usr/bin/sleep", program_);
+    std::filesystem::copy_file("/usr/bin/sleep", other_);
+  }
+  ~ExemptProgram() override {
+    end();
+    std::filesystem::remove_all(folder_);
+  }
+  void end() {
+    if (child_ <= 0) return;
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    child_ = -1;
+  }
+  /// False where `before` does not succeed, as where namespaces are forbidden.
+  bool start(
+      const std::string& program, const std::function<bool()>& before = [] { return true; }) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    child_ = fork();
+    if (child_ == 0) {
+      if (before()) execl(program.c_str(), "sleep", "1000", nullptr);
+      (void)!write(ends[1], "x", 1);
+      _exit(1);
+    }
+    close(ends[1]);
+    char byte;
+    const bool failed = read(ends[0], &byte, 1) == 1;
+    close(ends[0]);
+    return !failed;
+  }
+  bool is_exempt(const std::string& path) const {
+    const auto seen = process_describe(static_cast<std::uint32_t>(child_));
+    return seen && program_is_exempt(*seen, {path});
+  }
+
+  const std::string folder_ = [] {
+    std::string name = testing::TempDir() + "sluice-exempt-XXXXXX";
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    return std::filesystem::canonical(name).string();
+  }();
+  const std::string program_ = folder_ + "/tool", other_ = folder_ + "/other";
+  pid_t child_ = -1;
+};
+
+TEST_F(ExemptProgram, IsAFileOrInAFolder) {
+  ASSERT_TRUE(start(program_));
+  EXPECT_TRUE(is_exempt(program_));
+  EXPECT_TRUE(is_exempt(folder_));
+  EXPECT_TRUE(is_exempt(folder_ + "/"));
+  EXPECT_FALSE(is_exempt(other_));
+  EXPECT_FALSE(is_exempt(folder_ + "/to"));
+  EXPECT_FALSE(is_exempt("/usr/bin"));
+  std::filesystem::create_symlink(folder_, folder_ + "/link");
+  EXPECT_TRUE(is_exempt(folder_ + "/link")) << "wherever it leads";
+}
+
+TEST_F(ExemptProgram, IsNoneThatOthersCanReplace) {
+  ASSERT_TRUE(start(program_));
+  ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
+  EXPECT_FALSE(is_exempt(program_));
+  ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(program_.c_str(), 0775), 0);
+  EXPECT_FALSE(is_exempt(program_));
+  ASSERT_EQ(chmod(program_.c_str(), 0755), 0);
+  EXPECT_TRUE(is_exempt(program_));
+  if (geteuid() != 0) return;
+  ASSERT_EQ(chown(program_.c_str(), 65534, 65534), 0);
+  EXPECT_FALSE(is_exempt(program_)) << "another user's";
+}
+
+TEST_F(ExemptProgram, IsNoneThatWasReplaced) {
+  ASSERT_TRUE(start(program_));
+  std::filesystem::rename(other_, program_);
+  EXPECT_FALSE(is_exempt(folder_));
+}
+
+// Its own mounts show it under the exempt path, and only they do.
+TEST_F(ExemptProgram, IsNoneThatOnlyItsOwnMountsShowThere) {
+  const bool started = start(program_, [this] {
+    return unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
+           mount(other_.c_str(), program_.c_str(), nullptr, MS_BIND, nullptr) == 0;
+  });
+  if (!started) GTEST_SKIP() << "this user can make no namespaces here";
+  EXPECT_EQ(process_describe(static_cast<std::uint32_t>(child_))->program, program_);
+  EXPECT_FALSE(is_exempt(program_));
+}
+
+TEST_F(ExemptProgram, IsNoneInAnotherUserNamespace) {
+  if (!start(program_, [] { return unshare(CLONE_NEWUSER) == 0; }))
+    GTEST_SKIP() << "this user can make no namespaces here";
+  EXPECT_FALSE(is_exempt(program_)) << "it could name any file as its program";
 }
 
 TEST(BypassProcesses, KnowTheirAncestors) {

@@ -12,6 +12,8 @@ namespace {
 constexpr std::uint32_t kMain = 100, kWorker = 101, kLoader = 200, kStranger = 900;
 constexpr std::uint64_t kForEver = UINT64_MAX / 1000;
 
+HostThread name(std::uint32_t thread) { return {thread / 100 * 100, thread}; }
+
 OffCpu off(std::uint32_t thread, std::uint64_t left, std::uint64_t woken, std::uint64_t back,
            WaitKind kind, std::uint32_t waker = 0) {
   const auto ns = [](std::uint64_t us) { return us == kForEver ? UINT64_MAX : us * 1000; };
@@ -26,7 +28,7 @@ class CausesTest : public ::testing::Test {
  protected:
   /// The causes of [begin, end) of kMain, as text: "cpu 3, disk 4".
   std::string explain(std::uint64_t begin, std::uint64_t end) {
-    return text(history_.explain(kMain, begin * 1000, end * 1000, tenant_));
+    return text(history_.explain(name(kMain), begin * 1000, end * 1000, tenant_));
   }
   static std::string text(const CauseTimes& times) {
     std::string out;
@@ -40,7 +42,7 @@ class CausesTest : public ::testing::Test {
   }
 
   char state_ = 'R';
-  ThreadHistory history_{[this](std::uint32_t) { return state_; }};
+  ThreadHistory history_{[this](HostThread) { return state_; }};
   const std::set<std::uint32_t> tenant_{100, 200};
 };
 
@@ -75,11 +77,11 @@ TEST_F(CausesTest, APeriodThatGoesOnIsReplacedByItsEnd) {
 
 TEST_F(CausesTest, WhatTheShimToldComesFirst) {
   history_.periods_add({off(kMain, 10, 50, 51, WaitKind::kLock, kStranger)});
-  history_.wait_add({kMain, 8'000, 20'000, Cause::kSync});
-  history_.wait_add({kMain, 30'000, 40'000, Cause::kGate});
+  history_.wait_add({name(kMain), 8'000, 20'000, Cause::kSync});
+  history_.wait_add({name(kMain), 30'000, 40'000, Cause::kGate});
   EXPECT_EQ(explain(0, 60), "cpu 17, runqueue 1, lock 20, sync 12, gate 10");
   // Told again while it goes on.
-  history_.wait_add({kMain, 30'000, 45'000, Cause::kGate});
+  history_.wait_add({name(kMain), 30'000, 45'000, Cause::kGate});
   EXPECT_EQ(explain(30, 50), "lock 5, gate 15");
 }
 
@@ -135,13 +137,42 @@ TEST_F(CausesTest, ANumberThatWasGivenAgainStartsAfresh) {
   OffCpu other = off(kMain, 30, 40, 40, WaitKind::kNetwork);
   other.process = 700;
   history_.periods_add({other});
-  EXPECT_EQ(explain(10, 40), "cpu 20, network 10");
+  EXPECT_EQ(text(history_.explain({700, kMain}, 10'000, 40'000, tenant_)), "cpu 20, network 10");
+}
+
+TEST_F(CausesTest, AWaitIsOfAThreadOfThatProcessOnly) {
+  history_.periods_add({off(kMain, 10, 20, 20, WaitKind::kDisk)});
+  history_.wait_add({{kStranger, kMain}, 10'000, 20'000, Cause::kMemory});
+  EXPECT_EQ(explain(10, 20), "disk 10");
+}
+
+TEST_F(CausesTest, ThreadsThatDoNotExistHaveNoHistory) {
+  state_ = '\0';
+  history_.wait_add({name(kMain), 10'000, 20'000, Cause::kMemory});
+  EXPECT_EQ(explain(10, 20), "no-work 10");
+  state_ = 'S';
+  history_.wait_add({name(kMain), 10'000, 20'000, Cause::kMemory});
+  EXPECT_EQ(explain(10, 20), "memory 10");
+}
+
+TEST_F(CausesTest, WaitsThatOverlapAreCutAndStayInOrder) {
+  history_.wait_add({name(kMain), 10'000, 90'000, Cause::kGate});
+  history_.wait_add({name(kMain), 20'000, 30'000, Cause::kMemory});
+  EXPECT_EQ(explain(10, 40), "cpu 10, gate 10, memory 10");
+}
+
+TEST_F(CausesTest, OfTooManyPeriodsTheOlderAreDropped) {
+  const std::uint64_t count = 2 * kHistoryMax;
+  for (std::uint64_t k = 0; k < count; ++k)
+    history_.periods_add({off(kMain, k * 10, k * 10 + 5, k * 10 + 5, WaitKind::kDisk)});
+  EXPECT_EQ(explain(0, 10), "cpu 10") << "as if it had run";
+  EXPECT_EQ(explain(count * 10 - 20, count * 10), "cpu 10, disk 10");
 }
 
 TEST_F(CausesTest, ForgettingKeepsWhatIsStillAskedFor) {
   history_.periods_add(
       {off(kMain, 10, 20, 20, WaitKind::kDisk), off(kMain, 30, 40, 40, WaitKind::kDisk)});
-  history_.wait_add({kMain, 22'000, 24'000, Cause::kGate});
+  history_.wait_add({name(kMain), 22'000, 24'000, Cause::kGate});
   history_.forget(25'000);
   EXPECT_EQ(explain(20, 50), "cpu 20, disk 10");
   history_.forget(90'000);
@@ -152,7 +183,7 @@ TEST_F(CausesTest, ForgettingKeepsWhatIsStillAskedFor) {
 TEST_F(CausesTest, CausesAddUpForRandomHistories) {
   std::mt19937 random(5);
   for (int round = 0; round < 300; ++round) {
-    ThreadHistory history([](std::uint32_t) { return 'S'; });
+    ThreadHistory history([](HostThread) { return 'S'; });
     for (std::uint32_t thread = kMain; thread < kMain + 4; ++thread) {
       std::uint64_t at = 0;
       while (at < 1000) {
@@ -161,12 +192,13 @@ TEST_F(CausesTest, CausesAddUpForRandomHistories) {
         const auto kind = static_cast<WaitKind>(random() % 8);
         history.periods_add({off(thread, left, kind == WaitKind::kNone ? left : woken, at, kind,
                                  random() % 2 == 0 ? 0 : kMain + random() % 4)});
-        if (random() % 4 == 0) history.wait_add({thread, left * 1000, at * 1000, Cause::kSync});
+        if (random() % 4 == 0)
+          history.wait_add({name(thread), left * 1000, at * 1000, Cause::kSync});
       }
     }
     for (int k = 0; k < 20; ++k) {
       const std::uint64_t begin = random() % 900'000, end = begin + random() % 100'000;
-      EXPECT_EQ(times_sum(history.explain(kMain, begin, end, tenant_)), end - begin);
+      EXPECT_EQ(times_sum(history.explain(name(kMain), begin, end, tenant_)), end - begin);
     }
   }
 }
@@ -284,15 +316,15 @@ TEST_F(AccountTest, LiesChangeNothingButTheLiarsAccount) {
 TEST_F(AccountTest, GapsThatCannotBeAccountedFillNoMemory) {
   // The other process never says that anything is settled.
   const auto stuck = [&] { return told({}, 10, false); };
-  const std::uint64_t count = kGapsKeptMax + 100;
+  const std::uint64_t kept = kGapsKeptMax / 2, count = kept + 100;
   for (std::uint64_t k = 1; k <= count; ++k)
     advance({{100, told({{k * 10, k * 10 + 5, kMain}}, k * 10 + 5, true)}, {200, stuck()}}, 1);
   EXPECT_EQ(account_.done_ns(), 10'000u);
   advance({{100, told({}, count * 10 + 5, true)}}, count * 10 + 5);
   // 10 to the end of the 101st gap is one of unknown kind; then half of the time is idle.
   EXPECT_EQ(account_.figures().unseen_ns, (101 * 10 + 5 - 10) * 1000u);
-  EXPECT_EQ(times_sum(account_.figures().idle_ns), (kGapsKeptMax - 1) * 5'000u);
-  EXPECT_EQ(account_.figures().busy_ns, (kGapsKeptMax - 1) * 5'000u);
+  EXPECT_EQ(times_sum(account_.figures().idle_ns), (kept - 1) * 5'000u);
+  EXPECT_EQ(account_.figures().busy_ns, (kept - 1) * 5'000u);
 }
 
 TEST_F(AccountTest, RandomProcessesAddUp) {

@@ -124,12 +124,13 @@ TEST_P(Watches, WhoseDescendantsAndWhetherTheyRun) {
   }));
   EXPECT_EQ(watch_->root_of(planted.pid()), planted.pid());
   EXPECT_EQ(watch_->root_of(static_cast<std::uint32_t>(getpid())), 0U) << "not watched";
-  EXPECT_TRUE(soon([&] { return watch_->letter_of(sleeps) == 'S'; }));
-  EXPECT_TRUE(soon([&] { return watch_->letter_of(runs) == 'R'; }));
+  EXPECT_TRUE(soon([&] { return watch_->letter_of({sleeps, sleeps}) == 'S'; }));
+  EXPECT_TRUE(soon([&] { return watch_->letter_of({runs, runs}) == 'R'; }));
+  EXPECT_EQ(watch_->letter_of({sleeps, runs}), '\0') << "of another process";
   planted.end();
   EXPECT_TRUE(soon([&] {
     read();
-    return watch_->letter_of(sleeps) == '\0';
+    return watch_->letter_of({sleeps, sleeps}) == '\0';
   }));
 }
 

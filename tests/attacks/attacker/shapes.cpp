@@ -354,7 +354,8 @@ void kept_exit(const Work& work) {
 
 /// Shares the descriptors of whoever calls, and nothing else.
 pid_t child_with_descriptors() {
-  return static_cast<pid_t>(syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, 0));
+  return static_cast<pid_t>(
+      syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, 0));
 }
 
 /// Processes whose descriptors another one has, which calls no driver. They die `pause_us` after

@@ -11,7 +11,7 @@ FAMILIES = {
     "away": "what a tenant takes while the broker is killed, stopped or hidden",
     "shares": "GPU time of a victim beside every pattern of launches",
     "broker": "hostile clients of the broker's socket",
-    "exporter": "hostile clients of the exporter's port",
+    "exporter": "hostile clients of the exporter's port, and tenants that lie in what it reads",
 }
 
 

@@ -1,18 +1,22 @@
-"""Hostile clients of the exporter's port, beside an honest scrape.
+"""Hostile clients of the exporter's port, and tenants that lie in the pages that it reads, beside an honest scrape.
 
 The promises: an honest scrape is answered while the attack goes on or soon after it; the exporter's memory and descriptors are
 bounded and come back; nothing but metrics and the wall page is served; it lives. By the kernel's account of the process."""
 
 import http.client
+import mmap
 import os
 import pathlib
 import re
 import resource
 import socket
+import struct
 import threading
 import time
 
-from suite.cases import Case, hold
+from suite import hostile
+from suite.broker import attack_start
+from suite.cases import Case, Undecided, hold
 from suite.ground import MIB, PATIENCE_S, Ground, settled
 
 ATTACK_S = 3.0
@@ -23,8 +27,8 @@ DESCRIPTORS_ABOVE = 128   # the connections that the exporter has at most (kWebC
 class Client:
     """What an attack has in hand."""
 
-    def __init__(self, port, rng):
-        self.port, self.random, self.until = port, rng, time.monotonic() + ATTACK_S
+    def __init__(self, ground, port, rng):
+        self.ground, self.port, self.random, self.until = ground, port, rng, time.monotonic() + ATTACK_S
 
     def going(self):
         return time.monotonic() < self.until
@@ -168,8 +172,77 @@ def scrapes_all_the_time(self):
         thread.join()
 
 
+# The rings of a process in its tenant's claims page (broker/protocol/pages.h).
+SLOT_AT, SLOT_BYTES, OWN_PID_AT = 128, 128 + 8 * 128, 8
+RING = 256
+GPU_BYTES = 64 + RING * 32
+ACTIVITY_AT, ACTIVITY_BYTES, WAITS_AT, GPUS_AT = 184320, 77824, 64 + 64 * 16, 64 + 64 * 16 + RING * 32
+LIARS = 6
+
+
+class Rings:
+    """The rings of a registered process, which writes them itself."""
+
+    def __init__(self, liar):
+        self.link, reply = liar.registered(memory=8 * MIB)
+        assert self.link is not None, "the liar was not registered"
+        self.slot, self.at, self.written = SLOT_AT + reply.slot * SLOT_BYTES, ACTIVITY_AT + reply.slot * ACTIVITY_BYTES, 0
+        self.page = mmap.mmap(reply.fds[1], ACTIVITY_AT + 128 * ACTIVITY_BYTES)
+        self.own_pid_set(os.getpid())
+
+    def own_pid_set(self, number):
+        struct.pack_into("<I", self.page, self.slot + OWN_PID_AT, number)
+
+    def fill(self, thread, settles):
+        """A whole ring of gaps and one of waits, each the next microsecond's and of a thread with the next number."""
+        now = time.monotonic_ns()
+        for i in range(RING):
+            number, begin = self.written + i, now - (RING - i) * 1000
+            at = number % RING * 32
+            struct.pack_into("<QQQII", self.page, self.at + WAITS_AT + at, number + 1, begin, begin + 900, thread(number), 2)
+            struct.pack_into("<QQQII", self.page, self.at + GPUS_AT + 64 + at, number + 1, begin, begin + 900, thread(number + 1), 0)
+        self.written += RING
+        struct.pack_into("<Q", self.page, self.at, self.written)
+        struct.pack_into("<QQ", self.page, self.at + GPUS_AT, self.written, now if settles else 1)
+
+
+def liars(self, act):
+    """So many tenants, each with a process that writes its rings until time is up. What they have written is read meanwhile."""
+    def lie(liar):
+        rings = Rings(liar)
+        while liar.going():
+            act(rings)
+            time.sleep(0.005)
+    children = [attack_start(self.ground, lie, k, 3 * ATTACK_S) for k in range(LIARS)]
+    time.sleep(2 * ATTACK_S)
+    unseen = re.search(r'(?m)^sluice_exporter_idle_unseen_tenants{reason="not_observed"} (\d+)$', scrape(self.port, 10))[1]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert not any(codes), f"the liars ended with {codes}"
+    if unseen != "0":
+        raise Undecided("the exporter could not look at the liars")
+
+
+def rings_of_new_threads(self):
+    """Tenants tell of gaps and waits of ever new threads, which no process has."""
+    liars(self, lambda rings: rings.fill(lambda number: 1000 + number, True))
+
+
+def rings_of_a_namespace(self):
+    """The same from processes that say that they see themselves under another number."""
+    def act(rings):
+        rings.own_pid_set(1)
+        rings.fill(lambda number: 1000 + number, True)
+    liars(self, act)
+
+
+def rings_never_settled(self):
+    """Tenants tell of gaps and waits of their own thread, and never that anything is settled."""
+    liars(self, lambda rings: rings.fill(lambda _: os.getpid(), False))
+
+
+RINGS = (rings_of_new_threads, rings_of_a_namespace, rings_never_settled)
 ATTACKS = (slow_headers, slow_readers, silent, wrong_hosts, huge_header, many_headers, huge_path, paths_above, lengths, rubbish, pipelined,
-           resets, methods, half_closed, scrapes_all_the_time)
+           resets, methods, half_closed, scrapes_all_the_time, *RINGS)
 
 
 def scrape(port, timeout_s):
@@ -202,11 +275,14 @@ def figures(pid):
 
 
 def check(build, rng, function):
+    # An exporter without rights looks only at programs of its own user, and one of root's gives its rights up. BPF goes on.
+    flags = () if function in RINGS and os.geteuid() == 0 else ("--no-bpf",)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with Ground(build, 256) as ground:
+        ground.directory.chmod(0o755)
         ground.start_broker()
-        exporter = ground.launch([ground.build / "bin/sluice-exporter", "--no-bpf", "--listen", "127.0.0.1:0", "--socket", ground.socket])
+        exporter = ground.launch([ground.build / "bin/sluice-exporter", *flags, "--listen", "127.0.0.1:0", "--socket", ground.socket])
         line = ""
         while "serving " not in line:
             line = exporter.stderr.readline()
@@ -215,7 +291,7 @@ def check(build, rng, function):
         port = int(re.search(r":(\d+)", line)[1])
         served(port)
         before = figures(exporter.pid)
-        client, faults = Client(port, rng), []
+        client, faults = Client(ground, port, rng), []
 
         def attack():
             try:

@@ -235,7 +235,7 @@ void fast(const std::function<std::unique_ptr<ThreadWatch>()>& open, const Optio
     std::uint64_t periods_read(std::vector<OffCpu>&) override { return 0; }
     std::uint64_t lost() const override { return 0; }
     std::uint32_t root_of(std::uint32_t) override { return 0; }
-    char letter_of(std::uint32_t) override { return '\0'; }
+    char letter_of(sluice::exporter::HostThread) override { return '\0'; }
     bool is_coarse() const override { return false; }
   } nobody;
   for (int turn = 0; turn < kTurns; ++turn) {
