@@ -1,6 +1,6 @@
-// A process that is stopped, by a signal or a debugger, while it has the lock of a device. A stopped
-// process never has a lock of the kernel; this one is of plain memory. So a waiter lets the process
-// go on, and it stops again when it has left the lock (lock.cpp).
+// A process that is stopped, by a signal or a debugger, while it has the lock of a device. A
+// stopped process never has a lock of the kernel; this one is of plain memory. So a waiter lets the
+// process go on, and it stops again when it has left the lock (lock.cpp).
 #pragma once
 
 #include <cstdint>
