@@ -53,13 +53,13 @@ std::uint32_t Device::client_open() {
   const std::string name = process_name(pid);
   const Lock lock(*this);
   reap_locked();
-  const std::uint32_t client = client_place(*segment_);
+  const std::uint32_t client = place_locked();
   if (client == kNone) return kNone;
   Account fresh;
   fresh.pid = self.pid;
   fresh.space = self.space;
   fresh.start_ticks = ticks;
-  fresh.opened_ns = segment_->now_ns;
+  fresh.opened_ns = fresh.needed_ns = segment_->now_ns;
   std::memcpy(fresh.name, name.data(), std::min(name.size(), sizeof fresh.name - 1));
   for (auto& window : segment_->window_client_ns) window[client] = 0;
   Account& account = segment_->clients[client];
@@ -71,7 +71,41 @@ std::uint32_t Device::client_open() {
 
 void Device::client_close(std::uint32_t client) {
   const Lock lock(*this);
-  drop_locked(client);
+  if (own_locked(client)) drop_locked(client);
+}
+
+bool Device::client_need(std::uint32_t client) {
+  const Lock lock(*this);
+  if (!own_locked(client)) return false;
+  segment_->clients[client].needed_ns = segment_->now_ns;
+  return true;
+}
+
+/// Whether the client has nothing on the device and is not about to take something.
+bool Device::rests_locked(std::uint32_t client) const {
+  const Account& account = segment_->clients[client];
+  if (account.contexts != 0 || account.memory_bytes != 0 || account.suspended_bytes != 0 ||
+      segment_->now_ns - account.needed_ns < kTakeNs)
+    return false;
+  bool has = false;
+  for (std::uint32_t i = 0; i < kQueuesEach; ++i)
+    has = has || queue_taken(*segment_, client * kQueuesEach + i);
+  shared_each(*segment_, [&](const Shared& object) { has = has || holds(object, client); });
+  return !has;
+}
+
+/// A free place; without one, that of the client that has rested longest.
+std::uint32_t Device::place_locked() {
+  const std::uint32_t free = client_place(*segment_);
+  if (free != kNone) return free;
+  std::uint32_t best = kNone;
+  for (std::uint32_t client = 0; client < kClientsMax; ++client) {
+    const bool older =
+        best == kNone || segment_->clients[client].needed_ns < segment_->clients[best].needed_ns;
+    if (older && rests_locked(client)) best = client;
+  }
+  if (best != kNone) drop_locked(best);
+  return best;
 }
 
 std::optional<Account> Device::client_of(std::uint32_t life) {
@@ -90,7 +124,7 @@ void Device::drop_locked(std::uint32_t client) {
       queue_drop_locked(client * kQueuesEach + i);
   shared_each(*segment_, [&](Shared& object) { shared_drop_locked(object, client); });
   ended_add_locked(client);
-  account.memory_bytes = account.suspended_bytes = 0;
+  account.memory_bytes = account.suspended_bytes = account.contexts = 0;
   store_order();
   account.life = 0;
 }
@@ -172,9 +206,27 @@ void Device::peak_note_locked() {
   segment_->memory_peak_bytes = std::max(segment_->memory_peak_bytes, used_locked());
 }
 
+bool Device::context_take(std::uint32_t client) {
+  const Lock lock(*this);
+  if (!take_locked(client, segment_->context_bytes)) return false;
+  ++segment_->clients[client].contexts;
+  return true;
+}
+
+void Device::context_give(std::uint32_t client) {
+  const Lock lock(*this);
+  give_locked(client, segment_->context_bytes);
+  if (own_locked(client) && segment_->clients[client].contexts > 0)
+    --segment_->clients[client].contexts;
+}
+
 bool Device::memory_take(std::uint32_t client, std::uint64_t bytes) {
   const Lock lock(*this);
-  if (refused_locked(client) || !fits_locked(bytes)) return false;
+  return take_locked(client, bytes);
+}
+
+bool Device::take_locked(std::uint32_t client, std::uint64_t bytes) {
+  if (!own_locked(client) || refused_locked(client) || !fits_locked(bytes)) return false;
   Account& account = segment_->clients[client];
   account.memory_bytes += bytes;
   account.memory_peak_bytes = std::max(account.memory_peak_bytes, account.memory_bytes);
@@ -184,13 +236,19 @@ bool Device::memory_take(std::uint32_t client, std::uint64_t bytes) {
 
 void Device::memory_give(std::uint32_t client, std::uint64_t bytes) {
   const Lock lock(*this);
+  give_locked(client, bytes);
+}
+
+void Device::give_locked(std::uint32_t client, std::uint64_t bytes) {
+  if (!own_locked(client)) return;
   Account& account = segment_->clients[client];
   account.memory_bytes -= std::min(bytes, account.memory_bytes);
 }
 
 bool Device::shared_create(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
   const Lock lock(*this);
-  if (refused_locked(client) || !fits_locked(bytes) || !shared_add_locked(client, inode, bytes))
+  if (!own_locked(client) || refused_locked(client) || !fits_locked(bytes) ||
+      !shared_add_locked(client, inode, bytes))
     return false;
   peak_note_locked();
   return true;
@@ -198,7 +256,7 @@ bool Device::shared_create(std::uint32_t client, std::uint64_t inode, std::uint6
 
 bool Device::shared_adopt(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
   const Lock lock(*this);
-  if (!shared_add_locked(client, inode, bytes)) return false;
+  if (!own_locked(client) || !shared_add_locked(client, inode, bytes)) return false;
   // Who dies between the two takes both charges with it.
   Account& account = segment_->clients[client];
   account.memory_bytes -= std::min(bytes, account.memory_bytes);
@@ -248,6 +306,7 @@ void Device::shared_free_locked(Shared& object) {
 
 bool Device::shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes) {
   const Lock lock(*this);
+  if (!own_locked(client)) return false;
   if (shared_hold_locked(client, inode)) return true;
   if (!fits_locked(bytes) || !shared_add_locked(client, inode, bytes)) return false;
   peak_note_locked();
@@ -256,7 +315,7 @@ bool Device::shared_join(std::uint32_t client, std::uint64_t inode, std::uint64_
 
 bool Device::shared_hold(std::uint32_t client, std::uint64_t inode) {
   const Lock lock(*this);
-  return shared_hold_locked(client, inode);
+  return own_locked(client) && shared_hold_locked(client, inode);
 }
 
 bool Device::shared_hold_locked(std::uint32_t client, std::uint64_t inode) {
@@ -273,6 +332,7 @@ bool Device::shared_release(std::uint32_t client, std::uint64_t inode) {
   reap_locked();  // the dead hold nothing
   Shared* const object = shared_find_locked(inode);
   if (object == nullptr) return true;
+  if (!own_locked(client)) return false;
   if (std::uint32_t& count = holds_[inode]; holds(*object, client) && count > 1) {
     --count;
     return false;
@@ -343,16 +403,19 @@ bool Device::client_shares(std::uint32_t client) {
 bool Device::client_move(Device& from, std::uint32_t from_client, Device& to,
                          std::uint32_t to_client) {
   std::uint64_t bytes = 0;
+  std::uint32_t contexts = 0;
   std::vector<Shared> objects;
   {
     const Lock lock(from);
     bytes = from.segment_->clients[from_client].suspended_bytes;
+    contexts = from.segment_->clients[from_client].contexts;
     shared_each(*from.segment_, [&](const Shared& object) {
       if (holds(object, from_client)) objects.push_back(object);
     });
   }
   const Lock lock(to);
   to.segment_->clients[to_client].suspended = 1;
+  to.segment_->clients[to_client].contexts = contexts;
   to.segment_->clients[to_client].suspended_bytes = bytes;
   for (const Shared& object : objects) {
     Shared* const place = to.shared_place_locked(to_client);

@@ -22,6 +22,8 @@ namespace softgpu::device {
 
 /// How far execution may run ahead of the time the device has given.
 inline constexpr double kAheadNs = 20e6;
+/// How long the place of a client that has nothing is kept for what it is about to take.
+inline constexpr double kTakeNs = 100e6;
 /// A copy inside the device is this much faster than one over the link.
 inline constexpr double kInsideFactor = 8;
 
@@ -36,6 +38,9 @@ ProcessName process_named(int pid);
 int process_pid(const ProcessName& name, std::uint64_t ticks);
 std::uint64_t process_start_ticks(int pid);  // 0 = no such process, or it has ended
 std::string process_name(int pid);
+enum class ProcessStop { kRuns, kStopped, kTraced };
+/// Whether all threads of a process are stopped; kTraced: one of them by a debugger.
+ProcessStop process_stop(int pid);
 
 /// What `softgpu-ctl set` may change while the device works; 0 and -1 leave a value as it is.
 struct Change {
@@ -121,9 +126,12 @@ class Device {
   /// How often it has been; what was opened before the last time is closed already.
   std::uint32_t moves() const { return moves_; }
 
-  // Clients: a process registers once and stays until it ends. kNone when the device has no place,
-  // or when others could not see that the process lives.
+  // Clients: a process registers and stays until it ends, or until another process needs the place
+  // of one that has nothing there. kNone when the device has no place, or when others could not see
+  // that the process lives.
   std::uint32_t client_open();
+  /// The client is about to take something, within kTakeNs. False: it is this process's no more.
+  [[nodiscard]] bool client_need(std::uint32_t client);
   void client_close(std::uint32_t client);
   /// The client of this life; no value if there is none, or if it has ended.
   std::optional<Account> client_of(std::uint32_t life);
@@ -139,7 +147,12 @@ class Device {
   [[nodiscard]] static bool client_move(Device& from, std::uint32_t from_client, Device& to,
                                         std::uint32_t to_client);
 
-  // Memory. False = the device is full, also after looking for processes that have died.
+  /// Counts a context and takes its memory. False: as memory_take().
+  [[nodiscard]] bool context_take(std::uint32_t client);
+  void context_give(std::uint32_t client);
+
+  // Memory. False = the device is full, also after looking for processes that have died, or the
+  // client is not this process's any more.
   [[nodiscard]] bool memory_take(std::uint32_t client, std::uint64_t bytes);
   void memory_give(std::uint32_t client, std::uint64_t bytes);
   [[nodiscard]] bool shared_create(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
@@ -225,6 +238,13 @@ class Device {
   Work& work(std::uint32_t queue, std::uint64_t number) {
     return segment_->queues[queue].ring[number % kQueueDepth];
   }
+  bool own_locked(std::uint32_t client) const {
+    return client < kClientsMax && segment_->clients[client].life == lives_->own();
+  }
+  bool rests_locked(std::uint32_t client) const;
+  std::uint32_t place_locked();
+  bool take_locked(std::uint32_t client, std::uint64_t bytes);
+  void give_locked(std::uint32_t client, std::uint64_t bytes);
   std::uint64_t used_locked() const;
   void xid_add_locked(std::uint32_t number);
   void xid_wake() const;

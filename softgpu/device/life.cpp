@@ -14,6 +14,7 @@
 #include <new>
 
 #include "softgpu/device/descriptor.h"
+#include "softgpu/device/device.h"
 
 namespace softgpu::device {
 namespace {
@@ -151,7 +152,10 @@ std::uint32_t Lives::take() {
   const std::lock_guard lock(mutex_);
   if (own_ != 0) return own_;
   const std::uint32_t number = take_locked();
-  if (number != kLifeUntold) own_ = number;  // otherwise it is tried again
+  if (number == kLifeUntold) return number;  // it is tried again
+  const ProcessName self = process_named(getpid());
+  name_ = {number, self.pid, self.space, process_start_ticks(getpid())};
+  own_ = number;
   return number;
 }
 

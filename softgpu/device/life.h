@@ -38,6 +38,8 @@ class Lives {
     const std::uint32_t number = own_.load(std::memory_order_acquire);
     return number != 0 ? number : take();
   }
+  /// This process as it calls itself, after own().
+  const LifeName& name() const { return name_; }
   /// True if the process of this number has ended or executes another program. False also where
   /// this process cannot tell, because the file can no longer be reached.
   bool ended(std::uint32_t number);
@@ -58,6 +60,7 @@ class Lives {
   const std::string path_;
   FileIdentity identity_;
   std::atomic<std::uint32_t> own_{0};
+  LifeName name_;              // of own_, written before it
   std::atomic<int> look_{-1};  // for questions; holds no lock
   int kept_ = -1;              // holds the lock where no mapping can
   int error_ = 0;              // errno of the lock that could not be taken

@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "softgpu/device/device.h"
+#include "softgpu/device/stopped.h"
 
 namespace softgpu::device {
 namespace {
@@ -26,6 +27,7 @@ bool change(std::uint32_t* word, std::uint32_t& seen, std::uint32_t to) {
 bool lock_take(Segment& segment, Lives& lives) {
   std::uint32_t* const word = &segment.lock;
   std::uint32_t own = lives.own();
+  HolderWatch holder(segment, lives);
   for (;;) {
     std::uint32_t seen = 0;
     if (change(word, seen, own)) return true;
@@ -35,24 +37,37 @@ bool lock_take(Segment& segment, Lives& lives) {
       seen |= kLockWaiters;
     }
     if (syscall(SYS_futex, word, FUTEX_WAIT, seen, &kNap, nullptr, 0) == 0) continue;
-    if (errno != ETIMEDOUT || !lives.ended(seen & kLifeMask)) continue;
-    if (change(word, seen, own)) return false;
+    if (errno != ETIMEDOUT) continue;
+    if (!lives.ended(seen & kLifeMask))
+      holder.nap(seen & kLifeMask);
+    else if (change(word, seen, own))
+      return false;
   }
 }
 
-void lock_give(Segment& segment) {
+/// For those who find this process stopped within the lock.
+void holder_tell(Segment& segment, const LifeName& own) {
+  if (segment.holder.life == own.life) return;
+  segment.holder = {0, own.pid, own.space, own.start_ticks};
+  __atomic_store_n(&segment.holder.life, own.life, __ATOMIC_RELEASE);
+}
+
+void lock_give(Segment& segment, std::uint32_t own) {
   if ((__atomic_exchange_n(&segment.lock, 0U, __ATOMIC_RELEASE) & kLockWaiters) != 0)
     syscall(SYS_futex, &segment.lock, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  stop_again(segment, own);
 }
 
 }  // namespace
 
 Lock::Lock(Device& device) : device_(device) {
-  if (!lock_take(*device_.segment_, *device_.lives_)) device_.repair_locked();
+  const bool taken = lock_take(*device_.segment_, *device_.lives_);
+  holder_tell(*device_.segment_, device_.lives_->name());
+  if (!taken) device_.repair_locked();
   model_advance(*device_.segment_, clock_ns());
 }
 
-Lock::~Lock() { lock_give(*device_.segment_); }
+Lock::~Lock() { lock_give(*device_.segment_, device_.lives_->own()); }
 
 /// After a death in the middle of a change: the bits of a queue may not match the queue, and idle
 /// time may have been counted twice.

@@ -87,6 +87,24 @@ std::uint64_t process_start_ticks(int pid) {
   return start == 0 ? 1 : start;
 }
 
+ProcessStop process_stop(int pid) {
+  ProcessStop stop = ProcessStop::kRuns;
+  const std::string tasks = entry_of(pid) + "/task";
+  std::error_code error;
+  std::filesystem::directory_iterator task("/proc/" + tasks, error), end;
+  for (; !error && task != end; task.increment(error)) {
+    const std::string stat = small_file(tasks + "/" + task->path().filename().string(), "stat");
+    const auto name_end = stat.rfind(')');
+    if (name_end == std::string::npos || stat.size() < name_end + 3) continue;  // it has ended
+    const char state = stat[name_end + 2];
+    if (state == 'Z' || state == 'X') continue;
+    if (state != 'T' && state != 't') return ProcessStop::kRuns;
+    if (stop != ProcessStop::kTraced)
+      stop = state == 't' ? ProcessStop::kTraced : ProcessStop::kStopped;
+  }
+  return stop;
+}
+
 ProcessName process_named(int pid) {
   if (pid == getpid()) return {pid, space_of("self")};
   const std::vector<int> pids = pids_of(std::to_string(pid));

@@ -16,7 +16,7 @@
 namespace softgpu::device {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
-inline constexpr std::uint32_t kSegmentVersion = 13;
+inline constexpr std::uint32_t kSegmentVersion = 14;
 inline constexpr std::uint32_t kClientsMax =
     256;  // processes with a context on one device at a time
 // Queues and shared objects lie in parts, one for each place of a client. A process fills no part
@@ -43,6 +43,14 @@ struct ProcessName {
   std::uint64_t space = 0;  // the namespace: the inode of /proc/<pid>/ns/pid; 0 = not known
 };
 
+/// The process of a life, as it calls itself.
+struct LifeName {
+  std::uint32_t life = 0;  // 0 = none
+  std::int32_t pid = 0;
+  std::uint64_t space = 0;        // ProcessName::space
+  std::uint64_t start_ticks = 0;  // of /proc/<pid>/stat; 0 = not known
+};
+
 /// What one process has been given by this device since it opened its first context.
 struct Account {
   std::uint32_t life = 0;         // 0 = the place is free
@@ -54,6 +62,7 @@ struct Account {
   std::uint64_t memory_peak_bytes = 0;
   std::uint64_t suspended_bytes = 0;  // given back by a checkpoint, to be taken again
   std::uint32_t suspended = 0;
+  std::uint32_t contexts = 0;
   std::uint32_t xid = 0;        // the last one that was meant for this process
   std::uint32_t xid_alarm = 0;  // Segment::alarm when it came
   std::uint64_t launches = 0;
@@ -63,6 +72,7 @@ struct Account {
   double lag_ns = 0;     // a kernel took longer to execute here than its model says
   double copy_ns = 0;    // a copy engine or link was at work
   double opened_ns = 0;  // when it registered
+  double needed_ns = 0;  // when it last said that it was about to take something
   double ended_ns = 0;   // when it was found to have ended
 };
 
@@ -151,6 +161,8 @@ struct Segment : SegmentHead {
   std::uint32_t lives = 0;  // the last number given to a process
   // The lock: the life of its holder, 0 = free, with kLockWaiters while others may sleep. A futex.
   std::uint32_t lock = 0;
+  std::uint32_t stop_again = 0;  // a life that was stopped within the lock and had to go on
+  LifeName holder;               // the last one that had the lock, as soon as it has written it
   double created_ns = 0;
   double now_ns = 0;  // modelled up to here
   Idle idle[5];       // of the engine of each WorkKind; a link has one of its own

@@ -2,24 +2,32 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
 
-#include "softgpu/device/descriptor.h"
 #include "softgpu/device/directory.h"
+#include "softgpu/device/own_file.h"
 #include "softgpu/driver/checkpoint.h"
 #include "softgpu/driver/thread.h"
 
 namespace softgpu::driver {
 namespace {
 
-std::atomic<int> listening{-1};
+/// How long a caller may take to say what it wants.
+constexpr std::chrono::seconds kPatience{1};
+/// Callers that have said nothing yet; with one more the oldest goes.
+constexpr std::size_t kSilentMax = 64;
+
+std::atomic<device::OwnFile*> listening{nullptr};
 
 /// Closed with its scope.
 struct Socket {
@@ -27,9 +35,18 @@ struct Socket {
   ~Socket() {
     if (fd >= 0) close(fd);
   }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
+  Socket(Socket&& other) noexcept : fd(std::exchange(other.fd, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd, other.fd);
+    return *this;
+  }
   int fd;
+};
+
+/// A caller that may ask, and has not yet.
+struct Caller {
+  Socket connection;
+  std::chrono::steady_clock::time_point until;
 };
 
 /// The name of `pid`, a pid of this namespace, among the users of these devices.
@@ -85,29 +102,74 @@ CheckpointReply reply_make(const CheckpointRequest& request, int connection) {
   return reply;
 }
 
+void reply_send(int connection, const CheckpointReply& reply) {
+  (void)!send(connection, &reply, sizeof reply, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/// What has been said, if anything has.
 void connection_answer(int connection) {
-  const timeval patience{1, 0};  // with someone who connects and says nothing
-  setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   CheckpointRequest request;
-  if (recv(connection, &request, sizeof request, 0) != sizeof request) return;
+  if (recv(connection, &request, sizeof request, MSG_DONTWAIT) != sizeof request) return;
   CheckpointReply reply;
-  if (!peer_may(connection))
-    reply.result = CUDA_ERROR_NOT_PERMITTED;
-  else if (request.pair_count > device::kDevicesMax)
+  if (request.pair_count > device::kDevicesMax)
     reply.result = CUDA_ERROR_INVALID_VALUE;
   else
     reply = reply_make(request, connection);
-  (void)!send(connection, &reply, sizeof reply, MSG_NOSIGNAL);
+  reply_send(connection, reply);
 }
 
-/// One at a time: an operation is not looked at from the side while it is under way.
-void requests_answer(int server) {
-  for (;;) {
-    const Socket connection(accept4(server, nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection.fd >= 0)
-      connection_answer(connection.fd);
+/// Another user is answered before it has said anything, so that its connections keep no place and
+/// no descriptor.
+void caller_admit(int connection, std::vector<Caller>& callers) {
+  Socket opened(connection);
+  if (!peer_may(connection)) {
+    CheckpointReply refused;
+    refused.result = CUDA_ERROR_NOT_PERMITTED;
+    return reply_send(connection, refused);
+  }
+  if (callers.size() == kSilentMax) callers.erase(callers.begin());
+  callers.push_back({std::move(opened), std::chrono::steady_clock::now() + kPatience});
+}
+
+/// Accepts the connections that wait, a bounded number of them. False: the program has closed the
+/// socket.
+bool callers_take(const device::OwnFile& server, std::vector<Caller>& callers) {
+  for (std::size_t taken = 0; taken < kSilentMax; ++taken) {
+    const int connection = accept4(server.number(), nullptr, nullptr, SOCK_CLOEXEC);
+    if (connection >= 0)
+      caller_admit(connection, callers);
+    else if (errno == EAGAIN)
+      return true;
+    else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+      return std::this_thread::sleep_for(kPatience / 10), true;
     else if (errno != EINTR && errno != ECONNABORTED)
-      return;
+      return false;
+  }
+  return true;
+}
+
+/// Sleeps until a caller comes or says something, or for a while if one may have been silent for
+/// too long.
+void callers_wait(const device::OwnFile& server, const std::vector<Caller>& callers,
+                  std::vector<pollfd>& watched) {
+  watched.assign(1, {server.number(), POLLIN, 0});
+  for (const Caller& caller : callers) watched.push_back({caller.connection.fd, POLLIN, 0});
+  poll(watched.data(), watched.size(), callers.empty() ? -1 : 100);
+}
+
+/// One request at a time: an operation is not looked at from the side while it is under way.
+void requests_answer(const device::OwnFile& server) {
+  std::vector<Caller> callers;
+  std::vector<pollfd> watched;
+  while (server.number() >= 0 && callers_take(server, callers)) {
+    callers_wait(server, callers, watched);
+    const auto now = std::chrono::steady_clock::now();
+    for (std::size_t i = callers.size(); i-- > 0;) {
+      const bool spoke = watched[i + 1].revents != 0;
+      if (spoke) connection_answer(callers[i].connection.fd);
+      if (spoke || now > callers[i].until)
+        callers.erase(callers.begin() + static_cast<std::ptrdiff_t>(i));
+    }
   }
 }
 
@@ -116,21 +178,18 @@ void requests_answer(int server) {
 void checkpoint_serve() {
   sockaddr_un address;
   const socklen_t length = address_make(getpid(), address);
-  const int server = device::above_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (server < 0) return;
-  if (length == 0 || bind(server, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      listen(server, SOMAXCONN) != 0) {
-    close(server);
+  const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  auto* const server = new device::OwnFile(made);
+  if (length == 0 || bind(server->number(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(server->number(), SOMAXCONN) != 0) {
+    delete server;
     return;
   }
   listening = server;
-  thread_start("softgpu-restore", [server] { requests_answer(server); });
+  thread_start("softgpu-restore", [server] { requests_answer(*server); });
 }
 
-void checkpoint_forked() {
-  const int server = listening.exchange(-1);
-  if (server >= 0) close(server);
-}
+void checkpoint_forked() { delete listening.exchange(nullptr); }
 
 CUresult checkpoint_ask(int pid, const CheckpointRequest& request, CheckpointReply& reply) {
   sockaddr_un address;
@@ -140,12 +199,14 @@ CUresult checkpoint_ask(int pid, const CheckpointRequest& request, CheckpointRep
   if (connection.fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   if (connect(connection.fd, reinterpret_cast<sockaddr*>(&address), length) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  if (send(connection.fd, &request, sizeof request, MSG_NOSIGNAL) != sizeof request)
+  // The answer to another user is there before the request, which then has no reader.
+  if (send(connection.fd, &request, sizeof request, MSG_NOSIGNAL) != sizeof request &&
+      errno != EPIPE && errno != ECONNRESET)
     return CUDA_ERROR_INVALID_VALUE;
   ssize_t got = 0;
   do {
     got = recv(connection.fd, &reply, sizeof reply, 0);
-  } while (got < 0 && errno == EINTR);
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   return got == sizeof reply ? static_cast<CUresult>(reply.result) : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -24,12 +24,11 @@ CUresult Context::open() {
   if (!gpu.client_need()) return CUDA_ERROR_OUT_OF_MEMORY;
   alarm_watch();
   if (gpu.model.lost()) return CUDA_ERROR_DEVICE_UNAVAILABLE;
-  if (!gpu.model.memory_take(gpu.client, gpu.model.settings().context_bytes))
-    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!gpu.model.context_take(gpu.client)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result =
       stream_create(shared_from_this(), Stream::kLegacy, CU_STREAM_DEFAULT, 0, legacy);
   if (result != CUDA_SUCCESS) {
-    gpu.model.memory_give(gpu.client, gpu.model.settings().context_bytes);
+    gpu.model.context_give(gpu.client);
     legacy.reset();
   }
   return result;
@@ -67,7 +66,7 @@ void Context::close() {
   for (const Allocation& allocation : MemoryMap::get().of_context(handle()))
     if (MemoryMap::get().take(allocation.base)) memory_release(allocation);
   limits_release();
-  gpu.model.memory_give(gpu.client, gpu.model.settings().context_bytes);
+  gpu.model.context_give(gpu.client);
 }
 
 std::vector<StreamRef> Context::streams_all() {

@@ -34,8 +34,22 @@ struct Extent {
 
 bool Gpu::client_need() {
   const std::lock_guard lock(mutex);
-  if (client == device::kNone) client = model.client_open();
+  if (client != device::kNone && model.client_need(client)) return true;
+  // Without contexts its place may have gone to another process. With one, others found this one
+  // dead (context_alarm.cpp).
+  if (client == device::kNone || !has_contexts()) client = model.client_open();
+  if (client == device::kNone)
+    Process::get().complain("out of memory: " + std::to_string(device::kClientsMax) +
+                            " processes have contexts or memory on GPU " + std::to_string(ordinal) +
+                            ", which may have no more");
   return client != device::kNone;
+}
+
+bool Gpu::has_contexts() const {
+  const auto all = Registry<Context>::all().list();
+  return std::any_of(all.begin(), all.end(), [this](const ContextRef& context) {
+    return &context->gpu == this && !context->closed;
+  });
 }
 
 /// Made once: what a program closed is not made anew, as with hardware.

@@ -119,7 +119,8 @@ class Gpu {
   /// now begins no earlier. Without pacing it can be behind (Stream::go_on).
   double now_ns() const { return device::clock_ns() - behind_ns.load(std::memory_order_relaxed); }
 
-  /// Registers this process with the device at its first context. False: too many processes.
+  /// Registers this process with the device, before it takes something there. False: too many
+  /// processes.
   [[nodiscard]] bool client_need();
   /// A charged piece of device memory, at the beginning of a page, with a margin on either side.
   /// nullptr = the device is full.
@@ -145,6 +146,7 @@ class Gpu {
   std::shared_ptr<Pool> default_pool, pool;
 
  private:
+  bool has_contexts() const;
   const device::OwnFile& file_need_locked();
   void* arena_map_locked(std::size_t whole);
   DevicePages pages_{*this};

@@ -1,9 +1,14 @@
 // Checkpoints beyond what a document promises: callers that die, moves of a process between two
 // devices that it uses both, and what the accounts say meanwhile.
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <fstream>
 #include <functional>
 #include <numeric>
 #include <thread>
@@ -255,6 +260,73 @@ TEST_F(Checkpoint, AForkedChildIsNotHeldAtTheGate) {
       EXPECT_EQ(cuDeviceGetCount(&count), CUDA_ERROR_NOT_INITIALIZED);
     });
     ASSERT_CU(cuCheckpointProcessUnlock(getpid(), nullptr));
+  });
+}
+
+/// Connects without end to the checkpoint socket of `pid` and says nothing.
+bool silent_connections(Partner& partner, pid_t pid, uid_t user) {
+  if (user != 0 && (setgid(user) != 0 || setuid(user) != 0)) return false;
+  std::string name, word;
+  for (std::ifstream sockets("/proc/net/unix"); sockets >> word;)
+    if (word.starts_with("@softgpu-checkpoint/") && word.ends_with("/" + std::to_string(pid)))
+      name = word;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data() + 1, name.size() - 1);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+  constexpr int kConnections = 500;
+  std::vector<int> held;
+  for (int i = 0; i < kConnections; ++i) {
+    held.push_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (connect(held.back(), reinterpret_cast<sockaddr*>(&address), length) != 0) return false;
+  }
+  return partner.turn();
+}
+
+void suspend_within(pid_t pid, std::chrono::seconds limit) {
+  InChild([&] {
+    ASSERT_CU(cuInit(0));
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_CU(cuCheckpointProcessLock(pid, nullptr));
+    EXPECT_CU(cuCheckpointProcessCheckpoint(pid, nullptr));
+    EXPECT_CU(cuCheckpointProcessRestore(pid, nullptr));
+    EXPECT_CU(cuCheckpointProcessUnlock(pid, nullptr));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, limit);
+  });
+}
+
+TEST_F(Checkpoint, SilentConnectionsHoldUpNoOther) {
+  Partner partner(on_two_devices);
+  partner.meet();
+  constexpr std::chrono::seconds kLimit{5};
+  Partner same([&](Partner& self) { return silent_connections(self, partner.pid(), 0); });
+  same.meet();
+  suspend_within(partner.pid(), kLimit);
+  same.go();
+  same.finish();
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be two users";
+  Partner other([&](Partner& self) { return silent_connections(self, partner.pid(), 20001); });
+  other.meet();
+  suspend_within(partner.pid(), kLimit);
+  other.go();
+  other.finish();
+}
+
+TEST_F(Checkpoint, AnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can be two users";
+  ASSERT_EQ(chmod(devices.path().c_str(), 01777), 0);
+  Partner partner(on_two_devices);
+  partner.meet();
+  InChild([&] {
+    ASSERT_EQ(setgid(20001), 0);
+    ASSERT_EQ(setuid(20001), 0);
+    ASSERT_CU(cuInit(0));
+    for (int i = 0; i < 200; ++i)
+      ASSERT_EQ(cuCheckpointProcessLock(partner.pid(), nullptr), CUDA_ERROR_NOT_PERMITTED) << i;
+  });
+  InChild([&] {
+    ASSERT_CU(cuInit(0));
+    EXPECT_EQ(state(partner.pid()), CU_PROCESS_STATE_RUNNING);
   });
 }
 

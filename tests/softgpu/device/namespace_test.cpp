@@ -276,6 +276,34 @@ TEST_F(Namespaces, PidsAreThoseOfTheReader) {
   here.client_close(client);
 }
 
+// It has another pid there than the one that it tells.
+TEST_F(Namespaces, AProcessStoppedWithinTheLockIsHelpedOutFromOutside) {
+  Elsewhere inside([this](Elsewhere& self) {
+    Device own = device();
+    const std::uint32_t client = own.client_open();
+    if (!self.turn()) return false;
+    for (;;)
+      if (own.memory_take(client, kMiB)) own.memory_give(client, kMiB);
+  });
+  inside.meet();
+  const softgpu::device::Segment& segment = *device().segment();
+  const auto in_lock = [&] {
+    return (segment.lock & softgpu::device::kLifeMask) == segment.clients[0].life;
+  };
+  inside.go();
+  const auto runs = [&] {
+    return softgpu::device::process_stop(inside.pid()) == softgpu::device::ProcessStop::kRuns;
+  };
+  for (int stops = 0; stops == 0 || !in_lock(); ++stops) {
+    ASSERT_LT(stops, 10'000) << "it is never stopped within the lock";
+    kill(inside.pid(), SIGCONT);
+    usleep(300);
+    kill(inside.pid(), SIGSTOP);
+    while (runs()) usleep(100);
+  }
+  EXPECT_LE(device().used_bytes(), kMiB);
+}
+
 // The lock lasts as long as a descriptor there. What must not happen is silence.
 TEST_F(Namespaces, AProcessTakenForDeadOnOverlayfsFails) {
   const pid_t child = fork();
