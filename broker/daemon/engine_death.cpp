@@ -190,7 +190,8 @@ void Engine::heartbeat() {
   }
   // One of them may end while the core deals with another.
   for (const core::ProcessId id : replaced) {
-    if (processes_.count(id) != 0) process_replaced(id);
+    const auto found = processes_.find(id);
+    if (found != processes_.end() && found->second->ending == Ending::kLives) process_replaced(id);
   }
   drains_poll();
   holds_poll();

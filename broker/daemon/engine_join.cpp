@@ -131,7 +131,8 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   for (const core::ProcessId id :
        std::vector<core::ProcessId>(tenant.processes.begin(), tenant.processes.end())) {
     Process& known = *processes_.at(id);
-    if (known.pid != peer.pid || pidfd_ended(known.pidfd.get())) continue;
+    if (known.pid != peer.pid || known.ending != Ending::kLives || pidfd_ended(known.pidfd.get()))
+      continue;
     if (rejoin(tenant, known, connection, request, peer.program)) return;
     if (tenant_find(tenant_id) == nullptr) {  // without descriptors nobody could be adopted
       refuse(connection, request, RefusalCode::kUnknownTenant,

@@ -93,11 +93,13 @@ void Engine::doubt_begin(Process& process, const Tenant& tenant) {
 
 Engine::KeptShared Engine::kept_shared(std::uint32_t g) const {
   KeptShared kept;
-  for (const auto& [id, process] : processes_) {
-    const Tenant& tenant = *tenants_.at(process->tenant);
-    for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i)
-      if (process->ending == Ending::kLives && tenant.gpus[i] == gpus_[g].uuid)
-        kept[id] = tenant.pages->slot_kept(process->slot, i);
+  for (const auto& [tenant_id, tenant] : tenants_) {
+    for (std::uint32_t i = 0; i < tenant->gpus.size(); ++i) {
+      if (!(tenant->gpus[i] == gpus_[g].uuid)) continue;
+      for (const core::ProcessId id : tenant->processes)
+        if (const Process& process = *processes_.at(id); process.ending == Ending::kLives)
+          kept[id] = tenant->pages->slot_kept(process.slot, i);
+    }
   }
   return kept;
 }

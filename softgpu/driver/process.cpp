@@ -40,8 +40,13 @@ void process_exit() {
   Process& process = Process::get();
   if (process.state_.exchange(CUDA_ERROR_DEINITIALIZED) != CUDA_SUCCESS) return;
   for (const ContextRef& context : Registry<Context>::all().list()) context->stop = true;
-  for (const auto& gpu : process.gpus_)
-    if (gpu->client != device::kNone) gpu->model.client_close(gpu->client);
+  // A child that ran no fork handlers has all this of its parent, whose account goes on.
+  const device::ProcessName self = device::process_named(getpid());
+  for (const auto& gpu : process.gpus_) {
+    const device::LifeName& owner = gpu->model.lives().name();
+    if (gpu->client != device::kNone && owner.pid == self.pid && owner.space == self.space)
+      gpu->model.client_close(gpu->client);
+  }
 }
 
 /// A forked child of a process that used CUDA cannot use it, as on hardware: threads and
