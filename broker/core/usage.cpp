@@ -45,8 +45,9 @@ namespace {
 constexpr double kRunawayChargeMin = 0.5;
 
 /// The part of a lease and its drain that others waited for which counts against a gang's
-/// guarantee, whatever its meter says: the pauses of its collectives take up to a sixth, and no
-/// neighbour pays for more, nor for a GPU that is idle while another one of the gang drains.
+/// guarantee, whatever its meter says. The pauses of its collectives take up to a sixth, and no
+/// neighbour pays for more. A GPU counts the same that is idle while another one of the gang
+/// drains.
 constexpr double kGangUseLeast = 0.8;
 
 /// What the present lease has used, by its meter.

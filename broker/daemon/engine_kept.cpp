@@ -6,7 +6,7 @@
 // stays charged to its tenant, its tenant stays in the books of its GPUs, and work of it that the
 // device shows is waited for like that of a living one: the runaway rule applies.
 //
-// So does one whose exported memory a descriptor holds that another process has.
+// An exporter counts, too, while another process has a descriptor that holds its memory.
 //
 // What shows it is the device's own account: memory in use, less what the driver lists for
 // processes that live, beside what nothing accounted for while no process had ended

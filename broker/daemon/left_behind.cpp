@@ -24,7 +24,7 @@ std::vector<std::uint64_t> left_behind(const Unlisted& device,
   std::uint64_t returned = less(less(device.reference, now), device.given_back);
   std::vector<std::uint64_t> left;
   for (const LeftBehind& one : ended) left.push_back(taken(more, one.listed));
-  // The last to end is the first whose memory returns.
+  // The memory of the last to end returns first.
   for (std::size_t i = ended.size(); i-- > 0;)
     left[i] += ended[i].unlisted - taken(returned, ended[i].unlisted);
   for (std::size_t i = 0; i < ended.size(); ++i) {

@@ -265,7 +265,7 @@ const Key kBypass[] = {
     {"exempt_users", ListField{SLUICE_AT(config->bypass_exempt_users), account_check, {}},
      "Users whose processes are only counted."},
     {"exempt_paths", ListField{SLUICE_AT(config->bypass_exempt_paths), path_check, {}},
-     "Programs, or folders of programs, whose processes are only counted. What counts is the file, "
+     "Programs, or folders of programs: their processes are only counted. What counts is the file, "
      "not what a process calls it: it must be there as sluice-watch sees the file system, the file "
      "and all folders above must be root's or sluice-watch's user's and not writable by others, "
      "and the process must be in sluice-watch's user namespace."},

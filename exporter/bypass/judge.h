@@ -78,7 +78,7 @@ inline constexpr std::uint64_t kAgainNs = 1'000'000'000;
 inline constexpr std::uint64_t kWindow = 10;
 /// Between two looks. Of a longer pause, in which the broker did not answer, kSettleNs count.
 inline constexpr std::uint64_t kLookNs = 1'000'000'000;
-/// With users whose grace is over, and that went on lately.
+/// While a user without any grace left has gone on lately.
 inline constexpr std::uint64_t kLookSoonNs = 250'000'000;
 inline constexpr std::uint64_t kLatelyNs = 10'000'000'000;
 /// Lines in ten seconds; more are summed up in one.

@@ -37,7 +37,7 @@ std::uint64_t start_ticks_of(std::uint32_t pid) {
   return std::strtoull(field.c_str(), nullptr, 10);
 }
 
-/// Asks for what the kernel has at hand: a program on a server that hangs holds nobody up.
+/// Asks for what the kernel has at hand: a program on a server that hangs holds nothing up.
 bool file_look(const std::string& path, bool follows, struct statx& file) {
   const int flags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | (follows ? 0 : AT_SYMLINK_NOFOLLOW);
   return statx(AT_FDCWD, path.c_str(), flags, STATX_BASIC_STATS, &file) == 0;

@@ -9,7 +9,7 @@
 
 namespace sluice::exporter {
 
-/// Who it is; nothing where it is gone. Only name, uid, program and file are filled.
+/// What it is; nothing where it is gone. Only name, uid, program and file are filled.
 std::optional<Seen> process_describe(std::uint32_t pid);
 /// Whether the file that it runs is, as this process sees the file system, one of `paths` or in a
 /// folder of them, and no other user could have put it there: file and folders are root's or this

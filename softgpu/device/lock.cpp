@@ -45,7 +45,7 @@ bool lock_take(Segment& segment, Lives& lives) {
   }
 }
 
-/// For those who find this process stopped within the lock.
+/// For waiters that find this process stopped within the lock.
 void holder_tell(Segment& segment, const LifeName& own) {
   if (segment.holder.life == own.life) return;
   segment.holder = {0, own.pid, own.space, own.start_ticks};

@@ -40,7 +40,7 @@ void process_exit() {
   Process& process = Process::get();
   if (process.state_.exchange(CUDA_ERROR_DEINITIALIZED) != CUDA_SUCCESS) return;
   for (const ContextRef& context : Registry<Context>::all().list()) context->stop = true;
-  // A child that ran no fork handlers has all this of its parent, whose account goes on.
+  // A child that ran no fork handlers has all this of its parent, and ends no account of it.
   const device::ProcessName self = device::process_named(getpid());
   for (const auto& gpu : process.gpus_) {
     const device::LifeName& owner = gpu->model.lives().name();

@@ -36,7 +36,7 @@ Page* page_create(const char* name, int* fd) {
   return static_cast<Page*>(page);
 }
 
-// The brokers of this process whose threads run.
+// The brokers of this process that have running threads.
 struct Running {
   static Running& all() {
     static Running& running = *new Running;  // programs fork while they exit, too

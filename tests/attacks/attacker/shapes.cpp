@@ -352,14 +352,14 @@ void kept_exit(const Work& work) {
   });
 }
 
-/// Shares the descriptors of whoever calls, and nothing else.
+/// Shares the descriptors of its parent, and nothing else.
 pid_t child_with_descriptors() {
   return static_cast<pid_t>(
       syscall(SYS_clone, CLONE_FILES | SIGCHLD, nullptr, nullptr, nullptr, 0));
 }
 
-/// Processes whose descriptors another one has, which calls no driver. They die `pause_us` after
-/// their work.
+/// Another process, which calls no driver, has the descriptors of all these. They die `pause_us`
+/// after their work.
 void heirs_each(const Work& work, useconds_t pause_us) {
   constexpr int kChildren = 5;
   if (child_with_descriptors() == 0) park();

@@ -59,7 +59,7 @@ TEST(Gang, WaitsForBothAndGetsBoth) {
   EXPECT_TRUE(core.open(gang, 1));
 }
 
-/// A single whose every millisecond on the GPU is one of use.
+/// A single that uses every millisecond on the GPU.
 struct Busy {
   TenantId tenant;
   Nanos used = 0;
