@@ -1,10 +1,12 @@
 // Linked into every installed program (sluice_program in SluiceBuild.cmake). Standard output is
 // buffered, so a full disk shows when the buffer is flushed: without this file that is after main
-// has chosen the exit code, and the program that lost its output ends with 0.
+// has chosen the exit code, and the program that lost its output ends with 0. A write beyond the
+// limit on the size of files raises SIGXFSZ, which ends a program without a word: here it fails.
 #include "cmake/standard_streams.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -43,9 +45,20 @@ void standard_output_check() {
   _exit(standard_output_exit_code);
 }
 
+// A handler, because a program that this one executes gets the default back, and not what is
+// ignored.
+void size_signal_catch() {
+  struct sigaction action {};
+  if (sigaction(SIGXFSZ, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) return;
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGXFSZ, &action, nullptr);
+}
+
 // Before the constructors of all other objects; so the check runs after their exit handlers.
 [[gnu::constructor(101)]] void standard_streams_prepare() {
   standard_streams_occupy();
+  size_signal_catch();
   std::atexit(standard_output_check);
 }
 

@@ -10,7 +10,6 @@
 
 #include "broker/cli/library_search.h"
 #include "broker/cli/options.h"
-#include "broker/cli/signals.h"
 
 namespace sluice::cli {
 namespace {
@@ -26,14 +25,6 @@ bool binary(const std::string& program) {
   return line.find('\0') != line.npos;
 }
 
-void program_exec(const char* program, char** argv, char** envp) {
-  size_signal_restore();
-  execve(program, argv, envp);
-  const int error = errno;
-  size_signal_ignore();
-  errno = error;
-}
-
 }  // namespace
 
 int launch(const std::string& program, std::vector<std::string> command,
@@ -45,7 +36,7 @@ int launch(const std::string& program, std::vector<std::string> command,
   for (std::string& text : settings) envp.push_back(text.data());
   argv.push_back(nullptr);
   envp.push_back(nullptr);
-  program_exec(program.c_str(), argv.data(), envp.data());
+  execve(program.c_str(), argv.data(), envp.data());
   if (errno == ENOEXEC && binary(program)) {
     std::fprintf(stderr,
                  "sluice: cannot run '%s': it is neither a program for this machine nor a script\n",
@@ -57,7 +48,7 @@ int launch(const std::string& program, std::vector<std::string> command,
     std::string script = program;
     std::vector<char*> script_argv = {shell.data(), script.data()};
     script_argv.insert(script_argv.end(), argv.begin() + 1, argv.end());
-    program_exec(shell.c_str(), script_argv.data(), envp.data());
+    execve(shell.c_str(), script_argv.data(), envp.data());
   }
   const int error = errno;
   std::fprintf(stderr, "sluice: cannot run '%s': %s\n", program.c_str(), std::strerror(error));

@@ -12,7 +12,6 @@
 #include "broker/cli/options.h"
 #include "broker/cli/paths.h"
 #include "broker/cli/run.h"
-#include "broker/cli/signals.h"
 #include "broker/cli/status.h"
 #include "broker/cli/suggest.h"
 #include "cmake/standard_streams.h"
@@ -43,9 +42,7 @@ int command_run(const std::vector<std::string>& arguments, int usage_code,
 int sibling_exec(const char* name, const char* room, char** arguments) {
   const std::string program = program_path(name);
   arguments[0] = const_cast<char*>(program.c_str());
-  size_signal_restore();
   execv(program.c_str(), arguments);
-  size_signal_ignore();
   std::fprintf(stderr, "sluice: cannot run %s: %s; reinstall Sluice, or build the %s\n",
                program.c_str(), std::strerror(errno), room);
   return kExitSluiceFailed;
@@ -73,7 +70,6 @@ int help(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  size_signal_ignore();
   const std::string word = argc > 1 ? argv[1] : "";
   const std::vector<std::string> rest(argv + (argc > 1 ? 2 : argc), argv + argc);
   if (word.empty()) {

@@ -11,6 +11,7 @@
 #include "broker/cli/command.h"
 #include "broker/cli/help.h"
 #include "broker/cli/suggest.h"
+#include "config/reader/command_line_fault.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -178,7 +179,8 @@ Parsed parse(CLI::App& app, const char* command, std::vector<std::string> argume
     unknown_say(app, command, app.remaining().empty() ? "" : app.remaining().front());
     return Parsed::kWrong;
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "sluice: %s; see sluice %s --help\n", error.what(), command);
+    std::fprintf(stderr, "sluice: %s; see sluice %s --help\n",
+                 config::command_line_fault(app, error).c_str(), command);
     return Parsed::kWrong;
   }
   if (!help) return Parsed::kGo;

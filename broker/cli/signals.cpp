@@ -5,19 +5,10 @@ namespace sluice::cli {
 namespace {
 
 volatile sig_atomic_t signal_seen = 0;
-struct sigaction size_signal_before {};
 
 void signal_note(int number) { signal_seen = number; }
 
 }  // namespace
-
-void size_signal_ignore() {
-  struct sigaction ignore {};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGXFSZ, &ignore, &size_signal_before);
-}
-
-void size_signal_restore() { sigaction(SIGXFSZ, &size_signal_before, nullptr); }
 
 SignalWatch::SignalWatch() {
   signal_seen = 0;

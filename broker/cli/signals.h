@@ -6,11 +6,6 @@
 
 namespace sluice::cli {
 
-/// From now on a write beyond the limit on the size of files fails, and does not end this program.
-void size_signal_ignore();
-/// The signal is as this program found it, for what takes its place.
-void size_signal_restore();
-
 class SignalWatch {
  public:
   SignalWatch();

@@ -1,7 +1,6 @@
 // See inherited_limits.h.
 #include "broker/daemon/inherited_limits.h"
 
-#include <signal.h>
 #include <sys/resource.h>
 
 #include "broker/protocol/pages.h"
@@ -48,7 +47,6 @@ std::string lack(const Need& need) {
 }  // namespace
 
 std::string inherited_limits_take() {
-  signal(SIGXFSZ, SIG_IGN);
   for (const int resource : kRaised) soft_limit_raise(resource);
   for (const Need& need : kNeeds)
     if (std::string text = lack(need); !text.empty()) return text;

@@ -1,5 +1,5 @@
-"""A program whose output cannot be written says so and fails: every installed program, on a full disk and with standard output
-closed.
+"""A program whose output cannot be written says so and fails: every installed program, on a full disk, with standard output closed,
+and beyond the limit on the size of files.
 
 Usage: program_outputs.py BUILD.
 """
@@ -7,9 +7,10 @@ Usage: program_outputs.py BUILD.
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 PATIENCE_S = 60
-FULL, CLOSED = "No space left on device", "it is closed"
+FULL, CLOSED, TOO_LARGE = "No space left on device", "it is closed", "File too large"
 # Programs that only other programs start: they print no help.
 HELPERS = {"sluice-probe", "sluice-checkpoint"}
 # What sluice prints without a broker or a GPU, with the exit code of a lost output.
@@ -18,8 +19,7 @@ COMMANDS = (("sluice", ["--version"], 1), ("sluice", ["config", "show"], 1), ("s
             ("sluice", ["doctor", "--json"], 1), ("sluice", ["doctor"], 1))
 
 
-def run(program, arguments, stdout):
-    before = "exec >&-;" if stdout is None else ""
+def run(program, arguments, stdout, before=""):
     result = subprocess.run(["sh", "-c", before + 'exec "$@"', "sh", program, *arguments], stdout=stdout, stderr=subprocess.PIPE,
                             text=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
     return result.returncode, result.stderr
@@ -27,9 +27,9 @@ def run(program, arguments, stdout):
 
 def faults(program, arguments, code):
     name = " ".join([program.name, *arguments])
-    with open("/dev/full", "w") as full:
-        for stdout, reason in ((full, FULL), (None, CLOSED)):
-            rc, said = run(program, arguments, stdout)
+    with open("/dev/full", "w") as full, tempfile.TemporaryFile() as file:
+        for stdout, before, reason in ((full, "", FULL), (None, "exec >&-;", CLOSED), (file, "ulimit -f 0;", TOO_LARGE)):
+            rc, said = run(program, arguments, stdout, before)
             if rc != code or f"{program.name}: cannot write to standard output: {reason}\n" not in said:
                 yield f"{name}: exit code {rc}, expected {code} and '{reason}': {said!r}"
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 
+#include "config/reader/command_line_fault.h"
 #include "config/reader/entries.h"
 #include "trainer/base/failure.h"
 
@@ -302,7 +303,7 @@ bool CommandLine::parse(int argc, char** argv, int* exit_code, const std::functi
     *exit_code = 0;
     return false;
   } catch (const CLI::ParseError& error) {
-    wrong = error.what();
+    wrong = config::command_line_fault(parser_->app, error);
   } catch (const Failure& failure) {
     wrong = failure.what();
   }

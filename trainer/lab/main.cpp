@@ -11,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "config/reader/command_line_fault.h"
 #include "trainer/lab/report.h"
 #include "trainer/lab/runner.h"
 
@@ -116,7 +117,8 @@ bool options_read(int argc, char** argv, Options* options, int* exit_code) {
       *exit_code = app.exit(e);
       return false;
     }
-    std::fprintf(stderr, "sluice: %s; see sluice lab --help\n", e.what());
+    std::fprintf(stderr, "sluice: %s; see sluice lab --help\n",
+                 sluice::config::command_line_fault(app, e).c_str());
     *exit_code = 2;
     return false;
   }

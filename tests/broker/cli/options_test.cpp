@@ -107,6 +107,23 @@ TEST(RunOptions, AShareIsGuaranteedOrAWeight) {
             "run --help\n");
 }
 
+TEST(RunOptions, AnOptionIsGivenOnceAndWithAValue) {
+  const std::pair<std::vector<std::string>, const char*> rows[] = {
+      {{"--memory", "1G", "--memory=2G", "prog"}, "--memory is given 2 times; give it once"},
+      {{"--name", "a", "--name", "b", "--name", "c", "prog"},
+       "--name is given 3 times; give it once"},
+      {{"--memory"}, "--memory takes a value"},
+      {{"--class"}, "--class takes a value"},
+  };
+  for (const auto& [arguments, text] : rows) {
+    RunOptions run;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(options_parse(arguments, &run), Parsed::kWrong) << text;
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              std::string("sluice: ") + text + "; see sluice run --help\n");
+  }
+}
+
 CommandOptions command(protocol::CommandVerb verb) {
   CommandOptions out;
   out.verb = verb;

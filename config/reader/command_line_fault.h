@@ -1,0 +1,23 @@
+// What CLI11 found wrong with a command line, in words of our own where its words tell a user
+// nothing. Included by the files that parse with CLI11; it is a header because CLI11 is one.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace sluice::config {
+
+/// `app`: what parsed, and threw `error`. Returns one clause with no full stop at its end.
+inline std::string command_line_fault(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return error.what();
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 1 && option->count() > 1)
+      return option->get_name() + " is given " + std::to_string(option->count()) +
+             " times; give it once";
+  }
+  // The library's text begins with the option's name.
+  const std::string text = error.what();
+  return text.substr(0, text.find(':')) + " takes a value";
+}
+
+}  // namespace sluice::config
