@@ -186,7 +186,8 @@ void checkpoint_serve() {
     return;
   }
   listening = server;
-  thread_start("softgpu-restore", [server] { requests_answer(*server); });
+  if (thread_start("softgpu-restore", [server] { requests_answer(*server); }) != 0)
+    delete listening.exchange(nullptr);
 }
 
 void checkpoint_forked() { delete listening.exchange(nullptr); }

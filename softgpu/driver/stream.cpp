@@ -50,7 +50,7 @@ void Stream::submit(const OpRef& op, std::vector<OpRef> after) {
     return true;
   });
   op->after = std::move(after);
-  const std::lock_guard order(owner_->order);
+  std::unique_lock order(owner_->order);
   const auto depend = [&](Stream& other) {
     if (other.pending_.load(std::memory_order_acquire) == 0) return;
     const OpRef last = other.last();
@@ -62,15 +62,17 @@ void Stream::submit(const OpRef& op, std::vector<OpRef> after) {
   } else if (blocking() && owner_->legacy != nullptr) {
     depend(*owner_->legacy);
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   last_ = op;
   ops_.push_back(op);
   pending_.store(ops_.size(), std::memory_order_release);
   ++submitted_;
-  if (worker_ == Worker::kNone)
-    worker_start_locked();
-  else
-    worker_wake_locked();
+  if (worker_ != Worker::kNone) return worker_wake_locked();
+  const int error = worker_start_locked();
+  if (error == 0) return;
+  lock.unlock();
+  order.unlock();
+  worker_lack(*op, error);
 }
 
 OpRef Stream::submit(std::function<void(Stream&, Op&)> run, std::vector<OpRef> after) {

@@ -125,7 +125,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /// woken, because the program keeps submitting: waking a thread costs more than a small kernel.
   enum class Worker { kNone, kBusy, kPatrol, kAsleep };
 
-  void worker_start_locked();
+  [[nodiscard]] int worker_start_locked();
+  void worker_lack(const Op& op, int error);
   void worker_run();
   bool worker_loop();
   void worker_wake_locked();

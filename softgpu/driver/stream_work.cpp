@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #include "softgpu/driver/memory_strict.h"
 #include "softgpu/driver/stream.h"
@@ -38,18 +39,46 @@ bool faults_arrive() {
 
 }  // namespace
 
-void Stream::worker_start_locked() {
+int Stream::worker_start_locked() {
   worker_ = Worker::kBusy;
   {
     const std::lock_guard lock(owner_->workers_mutex);
     ++owner_->workers;
   }
-  thread_start("softgpu-stream", [self = shared_from_this(), context = owner_] {
-    self->worker_run();
-    const std::lock_guard lock(context->workers_mutex);
-    --context->workers;
-    context->workers_changed.notify_all();
-  });
+  const auto over = [](Context& context) {
+    const std::lock_guard lock(context.workers_mutex);
+    --context.workers;
+    context.workers_changed.notify_all();
+  };
+  const int error =
+      thread_start("softgpu-stream", [self = shared_from_this(), context = owner_, over] {
+        self->worker_run();
+        over(*context);
+      });
+  if (error == 0) return 0;
+  worker_ = Worker::kNone;
+  over(*owner_);
+  return error;
+}
+
+/// There is no worker, and the system makes none: the context fails, and what was submitted up to
+/// `op` is dropped here.
+void Stream::worker_lack(const Op& op, int error) {
+  Process::get().complain("the system makes no thread for a stream (" +
+                          std::generic_category().message(error) +
+                          "); its context answers every call with CUDA_ERROR_OPERATING_SYSTEM; "
+                          "raise the limit on processes (ulimit -u), or allow clone3");
+  owner_->fail(CUDA_ERROR_OPERATING_SYSTEM);
+  std::unique_lock lock(mutex_);
+  while (op.state.load(std::memory_order_acquire) == Op::kQueued && worker_ == Worker::kNone) {
+    if (available_locked()) {
+      execute_locked(lock);
+      continue;
+    }
+    ++waiters_;
+    changed_.wait(lock);
+    --waiters_;
+  }
 }
 
 /// After something has changed that the worker may have to see.

@@ -6,6 +6,7 @@
 #include <sys/prctl.h>
 
 #include <cstdint>
+#include <system_error>
 #include <thread>
 
 #include "softgpu/driver/gate.h"
@@ -36,7 +37,7 @@ std::size_t stack_left() {
   return here > stack.begin && here < stack.end ? here - stack.begin : 0;
 }
 
-void thread_start(const char* name, std::function<void()> body) {
+int thread_start(const char* name, std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);
@@ -44,12 +45,18 @@ void thread_start(const char* name, std::function<void()> body) {
   sigdelset(&all, SIGFPE);
   sigdelset(&all, SIGILL);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([name, run = std::move(body)] {
-    prctl(PR_SET_NAME, name);
-    gate_exempt();
-    run();
-  }).detach();
+  int error = 0;
+  try {
+    std::thread([name, run = std::move(body)] {
+      prctl(PR_SET_NAME, name);
+      gate_exempt();
+      run();
+    }).detach();
+  } catch (const std::system_error& refused) {
+    error = refused.code().value();
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return error;
 }
 
 }  // namespace softgpu::driver

@@ -10,6 +10,7 @@ namespace softgpu::driver {
 std::size_t stack_left();
 
 /// Runs `body` on a detached thread that takes none of the program's signals and passes the gate.
-void thread_start(const char* name, std::function<void()> body);
+/// Returns 0, or the error for which the system makes no thread; `body` is not run then.
+[[nodiscard]] int thread_start(const char* name, std::function<void()> body);
 
 }  // namespace softgpu::driver

@@ -22,8 +22,7 @@ class Undertaker {
 
  private:
   void start_locked() {
-    started_ = true;
-    thread_start("softgpu-objects", [this] { run(); });
+    started_ = thread_start("softgpu-objects", [this] { run(); }) == 0;
   }
   void run() {
     thread_state().in_callback = true;

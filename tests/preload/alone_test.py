@@ -529,5 +529,26 @@ def case_file_size_of_the_gpu(gpu):
     expect((child.returncode, out.split()) == (0, ["0", str(OUT_OF_MEMORY), "0"]) and "ulimit -f" in err, (child.returncode, out, err))
 
 
+# From here on the system answers EPERM to whoever makes a thread, as seccomp filters of old containers do: the C library tries
+# clone() only where clone3() is not there.
+NO_THREADS = """import struct
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)]  # load the number; clone3: EPERM
+text = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(text)))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
+"""
+
+
+def case_threads_of_the_gpu(gpu):
+    """Where the system makes no thread the context fails with an error and a line, and the program goes on."""
+    operating_system = 304  # CUDA_ERROR_OPERATING_SYSTEM
+    out, err = gpu.run(NO_THREADS + "driver = Driver(); say(driver.context()); say(driver.load()); driver.launch(); "
+                       "say(driver.synchronize()); say(driver.allocate(1))", LD_PRELOAD="")
+    expect(out == ["0", "0", str(operating_system), str(operating_system)], (out, err))
+    expect(re.fullmatch(r"softgpu: the system makes no thread for a stream \(Operation not permitted\); its context answers every call "
+                        r"with CUDA_ERROR_OPERATING_SYSTEM; .*\n", err), err)
+
+
 if __name__ == "__main__":
     main(globals(), CheapGpu)

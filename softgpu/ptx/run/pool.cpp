@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace softgpu::ptx {
@@ -21,7 +22,7 @@ class Pool {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (unsigned k = 0; k < helpers; ++k) std::thread([this] { run(); }).detach();
+    helpers_start(helpers);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
@@ -40,6 +41,14 @@ class Pool {
   }
 
  private:
+  /// As many as the system makes: whoever offers a job works on it as well.
+  void helpers_start(unsigned count) {
+    try {
+      for (unsigned k = 0; k < count; ++k) std::thread([this] { run(); }).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+
   PoolJob* pick() {
     for (PoolJob* job : jobs_) {
       if (job->wants_help()) return job;
