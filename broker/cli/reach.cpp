@@ -18,6 +18,7 @@
 #include "broker/cli/library_search.h"
 #include "broker/cli/options.h"
 #include "broker/cli/paths.h"
+#include "config/reader/keys.h"
 
 namespace sluice::cli {
 namespace {
@@ -191,7 +192,19 @@ void mentions_read(const std::string& file, const FileBytes& bytes, ElfFacts* fa
                            " MiB were looked through for uses of CUDA");
 }
 
+/// What came from files is shown on a terminal, which obeys control characters.
+void texts_clean(ProgramReach* reach) {
+  const auto clean = [](std::string& text) { text = config::text_shown(text, std::string::npos); };
+  for (Obstacle& obstacle : reach->obstacles) {
+    clean(obstacle.what);
+    clean(obstacle.fix);
+  }
+  std::ranges::for_each(reach->notes, clean);
+  clean(reach->finding);
+}
+
 void finish(ProgramReach* reach) {
+  texts_clean(reach);
   reach->hookable = reach->obstacles.empty();
   if (reach->hookable) return;
   const auto fatal = std::ranges::find_if(

@@ -47,9 +47,12 @@ std::optional<std::string_view> word_nearest(std::string_view word,
 
 std::string text_shown(std::string_view text, std::size_t bytes_max) {
   std::string out(text.substr(0, bytes_max));
-  for (char& c : out) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) c = '?';
+  bool second = false;  // U+0080 to U+009F are C2 80 to C2 9F
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(out[i]);
+    if (second && byte >= 0x80 && byte < 0xa0) out[i - 1] = out[i] = '?';
+    if (byte < 0x20 || byte == 0x7f) out[i] = '?';
+    second = byte == 0xc2;
   }
   if (text.size() > bytes_max) {
     // Not in the middle of a UTF-8 sequence.

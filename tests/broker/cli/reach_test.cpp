@@ -67,6 +67,19 @@ std::string sparse(const std::string& path) {
   return path;
 }
 
+TEST_F(Reach, TextsOfAFileCommandNoTerminal) {
+  const std::string loader = "/lib64/ld-linux-x86-64.so.2", library = "libc.so.6";
+  const std::string program = patched("evil", loader,
+                                      "/\x1b[2J\r\xc2\x9b"
+                                      "2J/ld.so");
+  EXPECT_EQ(obstacle(program), program + " cannot start: its loader /?[2J???2J/ld.so is missing");
+  ProgramReach reach = program_reach(patched("needs", library, "l\x1b]0;\a"));
+  libraries_reach(&reach, {});
+  ASSERT_EQ(reach.obstacles.size(), 1u);
+  EXPECT_THAT(reach.obstacles.front().what, HasSubstr(" needs l?]0;?, which is not found"));
+  EXPECT_THAT(reach.warning, HasSubstr(" needs l?]0;?, which is not found"));
+}
+
 TEST_F(Reach, TheHolesOfAHugeFileAreNotLookedAt) {
   const ProgramReach behind = program_reach(sparse(file("behind", file_bytes("/bin/true"))));
   EXPECT_TRUE(behind.hookable) << behind.warning;
