@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <sstream>
 #include <string_view>
 
@@ -205,6 +206,21 @@ bool texts_read(std::vector<SettingText>& texts, std::string& error) {
   return true;
 }
 
+/// A name that nothing reads is a mistyped one, most often.
+void unknown_say() {
+  std::set<std::string, std::less<>> known{"TIMED", "DIR", "PROFILE", "BOUNDS",
+                                           "LOG",   "ISA", "THREADS", "TRACE"};
+  for (const Key& key : keys()) known.insert(key.name);
+  constexpr std::string_view kPrefix = "SOFTGPU_";
+  for (char** at = environ; *at != nullptr; ++at) {
+    const std::string_view variable(*at, std::strcspn(*at, "="));
+    if (!variable.starts_with(kPrefix) || known.contains(variable.substr(kPrefix.size()))) continue;
+    line_write(STDERR_FILENO, "softgpu: the variable " + std::string(variable) +
+                                  " means nothing to the software GPU; its README lists those "
+                                  "that do\n");
+  }
+}
+
 }  // namespace
 
 bool settings_strict(bool& strict, std::string& error) {
@@ -218,6 +234,7 @@ bool settings_strict(bool& strict, std::string& error) {
 }
 
 bool settings_read(Settings& settings, std::string& error) {
+  unknown_say();
   std::vector<SettingText> texts;
   if (!texts_read(texts, error)) return false;
   for (const SettingText& text : texts)

@@ -45,7 +45,7 @@ std::string settings_directory_own();
 
 /// Reads the profile (SOFTGPU_PROFILE, `key = value` lines, keys as the variables or without their
 /// prefix in lower case) and then the environment, which wins. False with a sentence in `error`
-/// when a value makes no sense.
+/// when a value makes no sense. Says on standard error which variables of the prefix are unknown.
 [[nodiscard]] bool settings_read(Settings& settings, std::string& error);
 
 /// One setting as somebody wrote it.

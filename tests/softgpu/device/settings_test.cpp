@@ -46,6 +46,17 @@ TEST(Settings, EnvironmentWinsOverProfile) {
   unsetenv("SOFTGPU_SMS");
 }
 
+TEST(Settings, AVariableThatNothingReadsIsSaid) {
+  const TemporaryDevices devices({{"SOFTGPU_MEMROY", "2GiB"}, {"SOFTGPU_SMS", "8"}});
+  Settings settings;
+  std::string error;
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(settings_read(settings, error)) << error;
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "softgpu: the variable SOFTGPU_MEMROY means nothing to the software GPU; its README "
+            "lists those that do\n");
+}
+
 TEST(Settings, GpusMayDifferInSpeed) {
   const TemporaryDevices devices({{"SOFTGPU_COUNT", "3"}, {"SOFTGPU_RATE", "80e6, 40e6"}});
   std::string error;
