@@ -15,7 +15,10 @@ CUresult waiting(CUstream stream, Fenced fenced, Call call) {
     const WaitScope told(sluice::protocol::WaitReason::kSync);
     return call();
   }();
-  if (result == CUDA_SUCCESS) wait_done();
+  if (result == CUDA_SUCCESS)
+    wait_done();
+  else
+    wait_failed();
   return result;
 }
 

@@ -239,7 +239,7 @@ static bool wait_harvest(ThreadRecord& thread) {
 }
 
 // Streams and events have handles: who waits for one needs no context.
-static SLUICE_NOINLINE void wait_elsewhere() {
+void wait_failed() {
   ThreadRecord* thread = caller();
   if (thread == nullptr) return;
   const ErrnoGuard guard;
@@ -249,7 +249,7 @@ static SLUICE_NOINLINE void wait_elsewhere() {
 
 void wait_done() {
   ThreadRecord* thread = caller_on_gpu();
-  if (thread == nullptr || thread->context_record == nullptr) return wait_elsewhere();
+  if (thread == nullptr || thread->context_record == nullptr) return wait_failed();
   const ErrnoGuard guard;
   if (!wait_harvest(*thread)) return;
   // Who is killed now owes no more than what it launches from here on.

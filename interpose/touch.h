@@ -86,5 +86,7 @@ enum class Fenced : uint8_t { kStream, kContext, kThreads };
 void wait_prepare(CUstream only, Fenced fenced);
 /// After a wait that succeeded: counts what has finished.
 void wait_done();
+/// After one that did not: memory may have come back to the device all the same.
+SLUICE_NOINLINE void wait_failed();
 
 }  // namespace sluice::interpose

@@ -16,6 +16,17 @@ constexpr char kTrap[] = R"(
 {
   trap;
 }
+.visible .entry trapped_late()
+{
+  .reg .pred %p;
+  .reg .u32 %r;
+  mov.u32 %r, 0;
+again:
+  add.u32 %r, %r, 1;
+  setp.lt.u32 %p, %r, 200;
+  @%p bra again;
+  trap;
+}
 )";
 
 class StruckTest : public SoftGpuTest {
@@ -25,11 +36,11 @@ class StruckTest : public SoftGpuTest {
     SoftGpuTest::SetUp();
     broker->lease_store(sluice::protocol::kLeaseOpen);
   }
-  static void strike() {
+  static void strike(const char* kernel = "trapped") {
     CUmodule module = nullptr;
     CUfunction function = nullptr;
     ASSERT_EQ(cuModuleLoadData(&module, kTrap), CUDA_SUCCESS);
-    ASSERT_EQ(cuModuleGetFunction(&function, module, "trapped"), CUDA_SUCCESS);
+    ASSERT_EQ(cuModuleGetFunction(&function, module, kernel), CUDA_SUCCESS);
     ASSERT_EQ(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr),
               CUDA_SUCCESS);
     ASSERT_EQ(cuCtxSynchronize(), CUDA_ERROR_LAUNCH_FAILED);
@@ -69,6 +80,16 @@ TEST_F(StruckTest, AnotherContextHasItsQuota) {
   ASSERT_EQ(cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
   EXPECT_EQ(device_bytes(), kContext + kMiB);
   agrees("reset");
+}
+
+// A wait that is under way when the fault comes gives back to the device what was freed before; one
+// that begins later does not.
+TEST_F(StruckTest, TheWaitThatReportsItGivesPooledMemoryBack) {
+  CUdeviceptr p = 0;
+  ASSERT_EQ(cuMemAllocAsync(&p, 16 * kMiB, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(cuMemFreeAsync(p, nullptr), CUDA_SUCCESS);
+  strike("trapped_late");
+  agrees("struck");
 }
 
 class StruckSwapTest : public StruckTest {
