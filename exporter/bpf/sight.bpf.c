@@ -29,6 +29,8 @@ struct files_struct {
 } relocated;
 struct task_struct {
   struct files_struct* files;
+  struct task_struct* group_leader;
+  __u64 start_boottime;
 } relocated;
 /* The saved registers of x86-64: the number of the call and its first two arguments. */
 struct pt_regs___kernel {
@@ -67,7 +69,9 @@ struct {
 } events SEC(".maps");
 
 static __always_inline int tell(__u32 what) {
-  struct sight_key key = {bpf_get_current_pid_tgid() >> 32, what};
+  struct task_struct* task = (struct task_struct*)bpf_get_current_task();
+  struct sight_key key = {bpf_get_current_pid_tgid() >> 32, what,
+                          BPF_CORE_READ(task, group_leader, start_boottime)};
   __u64 now = bpf_ktime_get_ns();
   __u64* last = bpf_map_lookup_elem(&seen, &key);
   if (last && now - *last < SIGHT_AGAIN_NS) return 0;
@@ -76,6 +80,7 @@ static __always_inline int tell(__u32 what) {
   if (!event) return 0; /* it is told about a second later, if it goes on */
   event->process = key.process;
   event->what = what;
+  event->started_ns = key.started_ns;
   bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
   return 0;
 }

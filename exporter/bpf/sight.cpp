@@ -65,7 +65,7 @@ class BpfSight : public Sight {
     const auto what = event->what == SIGHT_DRIVER ? Sighting::What::kDriver
                       : event->what == SIGHT_OPEN ? Sighting::What::kDeviceOpened
                                                   : Sighting::What::kDeviceCalled;
-    static_cast<BpfSight*>(self)->out_->push_back({event->process, what});
+    static_cast<BpfSight*>(self)->out_->push_back({event->process, what, event->started_ns});
     return 0;
   }
 

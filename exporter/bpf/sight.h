@@ -20,6 +20,7 @@ struct Sighting {
   enum class What : std::uint8_t { kDriver, kDeviceOpened, kDeviceCalled };
   std::uint32_t process = 0;
   What what = What::kDriver;
+  std::uint64_t started_ns = 0;  // when the process started, since the machine booted
 };
 
 class Sight {

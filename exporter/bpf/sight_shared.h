@@ -19,10 +19,12 @@ enum sight_what {
 struct sight_key {
   __u32 process;
   __u32 what;
+  __u64 started_ns;
 };
 
 /* A record of the ring. */
 struct sight_event {
-  __u32 process; /* the host's number */
-  __u32 what;    /* enum sight_what */
+  __u32 process;    /* the host's number */
+  __u32 what;       /* enum sight_what */
+  __u64 started_ns; /* when it started, since the machine booted: its number is given again */
 };

@@ -56,9 +56,11 @@ int bypass_figures_write(const std::string& path, const BypassFigures& figures) 
   const std::string part = path + ".part", text = bypass_figures_text(figures);
   const int fd = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (fd < 0) return errno;
-  const bool good = fchmod(fd, 0644) == 0 &&
-                    write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = good ? 0 : errno;
+  const ssize_t written = fchmod(fd, 0644) == 0 ? write(fd, text.data(), text.size()) : ssize_t{-1};
+  // A disk that is full takes a part without an error.
+  const int error = written < 0                                       ? errno
+                    : static_cast<std::size_t>(written) < text.size() ? ENOSPC
+                                                                      : 0;
   close(fd);
   return error != 0 ? error : rename(part.c_str(), path.c_str()) == 0 ? 0 : errno;
 }

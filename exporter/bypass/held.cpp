@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+
+#include "exporter/idle/proc.h"
 
 namespace sluice::exporter {
 namespace {
@@ -26,6 +29,18 @@ bool is_device(int folder, const char* name, const std::vector<std::uint32_t>& m
          S_ISCHR(file.stx_mode) && std::ranges::find(majors, file.stx_rdev_major) != majors.end();
 }
 
+/// Of the process whose folder of descriptors it is: an open folder is never a later process's. 0
+/// where it has ended.
+std::uint64_t start_ticks_in(int descriptors) {
+  constexpr std::size_t kStatBytes = 4096;
+  char text[kStatBytes];
+  const int file = openat(descriptors, "../stat", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  const ssize_t bytes = read(file, text, sizeof text);
+  close(file);
+  return bytes > 0 ? start_ticks_read({text, static_cast<std::size_t>(bytes)}) : 0;
+}
+
 }  // namespace
 
 /// False at the end of all.
@@ -41,7 +56,7 @@ bool HeldScan::process_next() {
 }
 
 std::size_t HeldScan::look(const std::vector<std::uint32_t>& majors, std::size_t most,
-                           std::vector<std::uint32_t>& out) {
+                           std::vector<ProcessName>& out) {
   if (majors.empty()) return 0;
   if (processes_ == nullptr) processes_.reset(opendir(folder_.c_str()));
   if (processes_ == nullptr) return 0;
@@ -56,7 +71,7 @@ std::size_t HeldScan::look(const std::vector<std::uint32_t>& majors, std::size_t
       descriptors_.reset();
     } else if (entry->d_name[0] != '.' &&
                is_device(dirfd(descriptors_.get()), entry->d_name, majors)) {
-      out.push_back(process_);
+      out.push_back({process_, start_ticks_in(dirfd(descriptors_.get()))});
       descriptors_.reset();  // one is enough
     }
   }

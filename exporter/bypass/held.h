@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "exporter/bypass/process_name.h"
+
 namespace sluice::exporter {
 
 class HeldScan {
@@ -21,7 +23,7 @@ class HeldScan {
   /// `most` processes and descriptors, and goes on from there the next time; how many it looked
   /// at, which is less only where it came to the end of all processes.
   std::size_t look(const std::vector<std::uint32_t>& majors, std::size_t most,
-                   std::vector<std::uint32_t>& out);
+                   std::vector<ProcessName>& out);
 
  private:
   using Folder = std::unique_ptr<DIR, int (*)(DIR*)>;

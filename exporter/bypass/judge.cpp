@@ -143,9 +143,9 @@ std::uint64_t BypassJudge::pause_ns(std::uint64_t now_ns) const {
   return users_.is_any(grace_ns(), lately_ns) ? kLookSoonNs : kLookNs;
 }
 
-std::set<std::uint32_t> BypassJudge::known() const {
-  std::set<std::uint32_t> out;
-  for (const auto& [process, entry] : entries_) out.insert(process.pid);
+std::set<ProcessName> BypassJudge::known() const {
+  std::set<ProcessName> out;
+  for (const auto& [process, entry] : entries_) out.insert(process);
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "exporter/bypass/leaver_time.h"
+#include "exporter/bypass/process_name.h"
 
 namespace sluice::exporter {
 
@@ -19,13 +20,6 @@ inline constexpr const char* kFoundByNames[kFoundBy] = {"driver", "device", "ioc
                                                         "nvml"};
 
 enum class BypassPolicy : std::uint8_t { kCount, kReport, kStop };
-
-/// A process by what no other has at the same time: a number alone may be given again.
-struct ProcessName {
-  std::uint32_t pid = 0;
-  std::uint64_t start_ticks = 0;
-  auto operator<=>(const ProcessName&) const = default;
-};
 
 /// A file, whatever paths lead to it: its device and inode. 0 and 0 is none.
 struct FileName {
@@ -98,7 +92,7 @@ class BypassJudge {
   /// tenant.
   Verdict look(const std::vector<Seen>& seen, std::uint64_t now_ns);
   /// Those it wants to hear of again.
-  std::set<std::uint32_t> known() const;
+  std::set<ProcessName> known() const;
   const BypassCounts& counts() const { return counts_; }
   /// When to look again: sooner while a user's grace is over, for processes that end quickly.
   std::uint64_t pause_ns(std::uint64_t now_ns) const;

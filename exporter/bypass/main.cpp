@@ -20,6 +20,7 @@
 #include "exporter/bpf/sight.h"
 #include "exporter/bypass/figures.h"
 #include "exporter/bypass/held.h"
+#include "exporter/bypass/listed.h"
 #include "exporter/bypass/options.h"
 #include "exporter/bypass/processes.h"
 #include "exporter/clock.h"
@@ -43,7 +44,7 @@ void say(const std::string& line) { fprintf(stderr, "sluice-watch: %s\n", line.c
 
 std::optional<config::Config> config_load(const BypassOptions& options) {
   if (!options.config && access(config::kSystemConfig, F_OK) != 0) return config::config_default();
-  auto result = config::config_read(options.config.value_or(config::kSystemConfig));
+  auto result = config::config_read_trusted(options.config.value_or(config::kSystemConfig));
   if (result.ok()) return *result;
   for (const config::Error& error : result.errors()) say(error.text());
   return std::nullopt;
@@ -79,7 +80,9 @@ std::uint32_t broker_pid(const std::string& socket) {
   socklen_t size = sizeof peer;
   const bool good = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
   close(fd);
-  return good ? static_cast<std::uint32_t>(peer.pid) : 0;
+  // Who opened the listener: with socket activation the init process, whose children are no
+  // helpers.
+  return good && peer.pid != 1 ? static_cast<std::uint32_t>(peer.pid) : 0;
 }
 
 class BypassWatch {
@@ -102,7 +105,7 @@ class BypassWatch {
   void look() {
     sight_renew();
     const std::uint64_t now_ns = monotonic_ns();
-    std::map<std::uint32_t, Seen> found = gather();
+    std::map<ProcessName, Seen> found = gather();
     const SnapshotResult result = source_.snapshot_take();
     const auto* snapshot = std::get_if<Snapshot>(&result);
     broker_change(std::get_if<SnapshotError>(&result), snapshot, now_ns);
@@ -152,8 +155,8 @@ class BypassWatch {
 
   void source_set(FoundBy source, bool on) { figures_.sources[static_cast<int>(source)] = on; }
 
-  /// Those seen while nobody could be judged are not seen again: they are kept until then.
-  void early_add(std::uint32_t process, FoundBy by) {
+  /// Kept until it can be judged: it may not be seen again.
+  void early_add(const ProcessName& process, FoundBy by) {
     if (early_.size() < kEarlyMax || early_.contains(process)) early_[process].insert(by);
   }
 
@@ -161,32 +164,46 @@ class BypassWatch {
     std::vector<Sighting> sightings;
     if (sight_ != nullptr) sight_->read(sightings);
     for (const Sighting& one : sightings) {
-      early_add(one.process, one.what == Sighting::What::kDriver         ? FoundBy::kDriver
-                             : one.what == Sighting::What::kDeviceOpened ? FoundBy::kDevice
-                                                                         : FoundBy::kIoctl);
+      early_add({one.process, start_ticks_of_ns(one.started_ns)},
+                one.what == Sighting::What::kDriver         ? FoundBy::kDriver
+                : one.what == Sighting::What::kDeviceOpened ? FoundBy::kDevice
+                                                            : FoundBy::kIoctl);
     }
-    std::vector<std::uint32_t> holders;
+    std::vector<ProcessName> holders;
     held_.look(*majors_, std::exchange(held_most_, kHeldEach), holders);
-    for (const std::uint32_t process : holders) early_add(process, FoundBy::kHeld);
+    for (const ProcessName& process : holders) early_add(process, FoundBy::kHeld);
+    std::erase_if(early_, [](const auto& one) {
+      return start_ticks_of(one.first.pid) != one.first.start_ticks;
+    });
   }
 
-  /// Who was seen since the last look, and who is known from before, by the sources alone.
-  std::map<std::uint32_t, Seen> gather() {
-    std::map<std::uint32_t, Seen> out;
-    early_gather();
-    for (const auto& [process, by] : early_) out[process].by = by;
+  void nvml_gather(std::map<ProcessName, Seen>& out) {
     const DeviceFigures devices =
         devices_ != nullptr ? devices_->look(kDevicesWait_ms) : DeviceFigures{};
     source_set(FoundBy::kNvml, devices.up);
+    std::map<std::uint32_t, std::uint64_t> bytes;
+    std::set<std::uint32_t> pids;
     for (const auto& [gpu, look] : devices.gpus) {
       if (!look.processes) continue;
       for (const DeviceProcess& process : *look.processes) {
-        Seen& seen = out[process.pid];
-        seen.by.insert(FoundBy::kNvml);
-        seen.bytes += process.used_bytes.value_or(0);
+        pids.insert(process.pid);
+        bytes[process.pid] += process.used_bytes.value_or(0);
       }
     }
-    for (const std::uint32_t pid : judge_.known()) out[pid];
+    for (const ProcessName& process : listed_.look(pids)) {
+      Seen& seen = out[process];
+      seen.by.insert(FoundBy::kNvml);
+      seen.bytes = bytes[process.pid];
+    }
+  }
+
+  /// Who was seen since the last look, and who is known from before, by the sources alone.
+  std::map<ProcessName, Seen> gather() {
+    std::map<ProcessName, Seen> out;
+    early_gather();
+    for (const auto& [process, by] : early_) out[process].by = by;
+    nvml_gather(out);
+    for (const ProcessName& process : judge_.known()) out[process];
     return out;
   }
 
@@ -195,18 +212,21 @@ class BypassWatch {
     if (text != last_error_)
       say(text.empty() ? "the broker answers again" : text + "; until it answers nobody is judged");
     last_error_ = text;
-    if (snapshot == nullptr || snapshot->header.started_ns == broker_started_ns_) return;
-    if (broker_started_ns_ != 0) judge_from_ns_ = now_ns + kBrokerNewNs;
+    if (snapshot == nullptr) return;
+    const bool is_new = snapshot->header.started_ns != broker_started_ns_;
+    if (is_new && broker_started_ns_ != 0) judge_from_ns_ = now_ns + kBrokerNewNs;
     broker_started_ns_ = snapshot->header.started_ns;
-    broker_ = broker_pid(socket_);
+    if (is_new || broker_ == 0) broker_ = broker_pid(socket_);
   }
 
-  void judge(std::map<std::uint32_t, Seen>& found, const Snapshot& snapshot, std::uint64_t now_ns) {
+  void judge(std::map<ProcessName, Seen>& found, const Snapshot& snapshot, std::uint64_t now_ns) {
     std::set<std::uint32_t> managed;
-    for (const auto& row : snapshot.processes) managed.insert(row.pid);
+    for (const auto& row : snapshot.processes)
+      if (row.ended == 0) managed.insert(row.pid);
     std::vector<Seen> seen;
-    for (auto& [pid, what] : found) {
-      auto one = process_describe(pid);
+    for (auto& [process, what] : found) {
+      const std::uint32_t pid = process.pid;
+      auto one = process_describe(process);
       if (!one) continue;
       one->by = std::move(what.by);
       one->bytes = what.bytes;
@@ -240,7 +260,8 @@ class BypassWatch {
   BypassFigures figures_;
   HeldScan held_;
   std::size_t held_most_ = kHeldFirst;
-  std::map<std::uint32_t, std::set<FoundBy>> early_;  // since somebody was judged last
+  ListedProcesses listed_;
+  std::map<ProcessName, std::set<FoundBy>> early_;  // since somebody was judged last
   std::string last_error_;
   int last_write_ = 0;
   std::uint64_t broker_started_ns_ = 0, judge_from_ns_ = 0;

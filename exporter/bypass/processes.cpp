@@ -25,18 +25,6 @@ namespace {
 
 constexpr int kLoadingMs = 5000;
 
-/// Field 22 of proc(5)'s stat, counted from after the name, which may hold anything.
-std::uint64_t start_ticks_of(std::uint32_t pid) {
-  const std::string stat = proc_file("/proc/" + std::to_string(pid) + "/stat");
-  const auto name_end = stat.rfind(')');
-  if (name_end == stat.npos || name_end + 2 >= stat.size()) return 0;
-  std::istringstream fields(stat.substr(name_end + 2));
-  std::string field;
-  for (int i = 3; i <= 22; ++i)
-    if (!(fields >> field)) return 0;
-  return std::strtoull(field.c_str(), nullptr, 10);
-}
-
 /// Asks for what the kernel has at hand: a program on a server that hangs holds nothing up.
 bool file_look(const std::string& path, bool follows, struct statx& file) {
   const int flags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | (follows ? 0 : AT_SYMLINK_NOFOLLOW);
@@ -85,12 +73,13 @@ bool is_in_own_user_namespace(std::uint32_t pid) {
 
 }  // namespace
 
-std::optional<Seen> process_describe(std::uint32_t pid) {
-  const std::string folder = "/proc/" + std::to_string(pid);
+std::optional<Seen> process_describe(const ProcessName& process) {
+  const std::string folder = "/proc/" + std::to_string(process.pid);
   Seen out;
-  out.process = {pid, start_ticks_of(pid)};
+  out.process = process;
   struct stat status {};
-  if (out.process.start_ticks == 0 || stat(folder.c_str(), &status) != 0) return std::nullopt;
+  if (start_ticks_of(process.pid) != process.start_ticks || stat(folder.c_str(), &status) != 0)
+    return std::nullopt;
   out.uid = status.st_uid;
   char path[PATH_MAX];
   const ssize_t length = readlink((folder + "/exe").c_str(), path, sizeof path);

@@ -9,8 +9,8 @@
 
 namespace sluice::exporter {
 
-/// What it is; nothing where it is gone. Only name, uid, program and file are filled.
-std::optional<Seen> process_describe(std::uint32_t pid);
+/// What it is; nothing where it is gone. Only process, uid, program and file are filled.
+std::optional<Seen> process_describe(const ProcessName& process);
 /// Whether the file that it runs is, as this process sees the file system, one of `paths` or in a
 /// folder of them, and no other user could have put it there: file and folders are root's or this
 /// process's user's, and others cannot write to them. Never in another user namespace: there a

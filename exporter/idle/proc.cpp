@@ -80,6 +80,25 @@ char thread_letter(std::uint32_t process, std::uint32_t thread) {
   return rest != nullptr ? *rest : '\0';
 }
 
+std::uint64_t start_ticks_read(const std::string& stat) {
+  constexpr int kFieldsBefore = 18;  // from the parent, which is field 4, to the one before
+  const char* rest = after_name(stat);
+  if (rest == nullptr) return 0;
+  char* at = const_cast<char*>(rest + 1);
+  for (int i = 0; i < kFieldsBefore; ++i) (void)strtoll(at, &at, 10);
+  return strtoull(at, nullptr, 10);
+}
+
+std::uint64_t start_ticks_of(std::uint32_t pid) {
+  return start_ticks_read(proc_file("/proc/" + std::to_string(pid) + "/stat"));
+}
+
+std::uint64_t start_ticks_of_ns(std::uint64_t started_ns) {
+  constexpr std::uint64_t kSecondNs = 1'000'000'000;
+  static const auto ticks_each_second = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK));
+  return started_ns / (kSecondNs / ticks_each_second);
+}
+
 std::uint32_t process_parent(std::uint32_t process) {
   const std::string stat = proc_file("/proc/" + std::to_string(process) + "/stat", 512);
   const char* rest = after_name(stat);

@@ -33,6 +33,13 @@ std::uint64_t thread_sleeps(std::uint32_t process, std::uint32_t thread);
 
 /// The state of a thread; '\0' where the process has none of that number.
 char thread_letter(std::uint32_t process, std::uint32_t thread);
+/// Field 22 of proc(5)'s stat, from the text of that file; 0 where there is none.
+std::uint64_t start_ticks_read(const std::string& stat);
+/// 0 where no such process lives.
+std::uint64_t start_ticks_of(std::uint32_t pid);
+/// Of a time that the kernel keeps in nanoseconds.
+std::uint64_t start_ticks_of_ns(std::uint64_t started_ns);
+
 /// 0 where the process is gone, or has none.
 std::uint32_t process_parent(std::uint32_t process);
 /// The parent of every process that has one.

@@ -15,6 +15,7 @@
 
 #include "exporter/bypass/figures.h"
 #include "exporter/bypass/judge.h"
+#include "exporter/bypass/listed.h"
 #include "exporter/bypass/options.h"
 #include "exporter/bypass/processes.h"
 
@@ -43,7 +44,7 @@ TEST(Bypass, IsFoundOnceItIsSettledThatItIsNobodys) {
   EXPECT_THAT(judge.look({one}, 1 * kBypassSecond).lines, ElementsAre())
       << "it may be about to register";
   EXPECT_EQ(judge.counts().processes, 0U);
-  EXPECT_THAT(judge.known(), ElementsAre(10U));
+  EXPECT_THAT(judge.known(), ElementsAre(one.process));
   const auto verdict = judge.look({seen_of(10, {})}, 1 * kBypassSecond + kSettleNs);
   EXPECT_THAT(
       verdict.lines,
@@ -94,7 +95,7 @@ TEST(Bypass, WhatAManagedProgramLeftToItsChildrenIsNoUse) {
   Seen worker = seen_of(8, {FoundBy::kHeld});
   worker.is_heir = true;
   judge.look({worker}, 0);
-  EXPECT_THAT(judge.known(), ElementsAre(8U)) << "it is remembered whose child it was";
+  EXPECT_THAT(judge.known(), ElementsAre(worker.process)) << "it is remembered whose child it was";
   const Seen orphan = seen_of(8, {FoundBy::kHeld});
   for (std::uint64_t s = 1; s < 60; ++s) {
     const auto verdict = judge.look({orphan}, s * kBypassSecond);
@@ -308,25 +309,47 @@ TEST(BypassFiguresTest, TravelThroughAFileAndGrowOld) {
   EXPECT_NE(bypass_figures_write("/nowhere/at/all", figures), 0);
 }
 
+ProcessName name_of(pid_t pid) {
+  const auto number = static_cast<std::uint32_t>(pid);
+  return {number, start_ticks_of(number)};
+}
+
 TEST(BypassProcesses, AreKnownByMoreThanTheirNumber) {
   const pid_t child = fork();
   if (child == 0) {
     pause();
     _exit(0);
   }
-  const auto found = process_describe(static_cast<std::uint32_t>(child));
+  const ProcessName name = name_of(child);
+  const auto found = process_describe(name);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->uid, getuid());
   EXPECT_THAT(found->program, HasSubstr("exporter_tests"));
   ProcessName stranger = found->process;
   ++stranger.start_ticks;
+  EXPECT_FALSE(process_describe(stranger)) << "what was seen of another speaks against nobody";
   EXPECT_EQ(process_signal(stranger, SIGKILL), ESRCH);
   EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it lives";
   EXPECT_EQ(process_signal(found->process, SIGKILL), 0);
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
-  EXPECT_FALSE(process_describe(static_cast<std::uint32_t>(child)));
+  EXPECT_FALSE(process_describe(name));
+}
+
+// The memory of a process that has ended is listed under its number for as long as another process
+// holds it.
+TEST(BypassListed, WhoComesToAListedNumberIsNotMeant) {
+  std::map<std::uint32_t, std::uint64_t> starts{{5, 50}, {6, 60}};
+  ListedProcesses listed([&](std::uint32_t pid) { return starts.contains(pid) ? starts[pid] : 0; });
+  EXPECT_THAT(listed.look({5, 6}), ElementsAre(ProcessName{5, 50}, ProcessName{6, 60}));
+  starts = {{6, 60}};
+  EXPECT_THAT(listed.look({5, 6, 7}), ElementsAre(ProcessName{6, 60}));
+  starts = {{5, 51}, {6, 60}, {7, 70}};
+  EXPECT_THAT(listed.look({5, 6, 7}), ElementsAre(ProcessName{6, 60}));
+  EXPECT_THAT(listed.look({6}), ElementsAre(ProcessName{6, 60}));
+  EXPECT_THAT(listed.look({5, 6, 7}),
+              ElementsAre(ProcessName{5, 51}, ProcessName{6, 60}, ProcessName{7, 70}));
 }
 
 /// A folder with a program in it, and a process that runs it: a copy of sleep.
@@ -364,7 +387,7 @@ class ExemptProgram : public testing::Test {
     return !failed;
   }
   bool is_exempt(const std::string& path) const {
-    const auto seen = process_describe(static_cast<std::uint32_t>(child_));
+    const auto seen = process_describe(name_of(child_));
     return seen && program_is_exempt(*seen, {path});
   }
 
@@ -416,7 +439,7 @@ TEST_F(ExemptProgram, IsNoneThatOnlyItsOwnMountsShowThere) {
            mount(other_.c_str(), program_.c_str(), nullptr, MS_BIND, nullptr) == 0;
   });
   if (!started) GTEST_SKIP() << "this user can make no namespaces here";
-  EXPECT_EQ(process_describe(static_cast<std::uint32_t>(child_))->program, program_);
+  EXPECT_EQ(process_describe(name_of(child_))->program, program_);
   EXPECT_FALSE(is_exempt(program_));
 }
 

@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "exporter/idle/proc.h"
 #include "tests/exporter/holder.h"
 
 namespace sluice::exporter {
@@ -16,24 +17,26 @@ using testing::Not;
 
 constexpr std::size_t kHeldAll = 1 << 20;
 
+ProcessName name_of(const Holder& holder) { return {holder.pid(), start_ticks_of(holder.pid())}; }
+
 TEST(HeldScanTest, FindsWhoOpenedADeviceBeforeAnybodyLooked) {
   const Holder holder(true), other(false);
   HeldScan scan;
-  std::vector<std::uint32_t> found;
+  std::vector<ProcessName> found;
   EXPECT_LT(scan.look({kHeldMajor}, kHeldAll, found), kHeldAll);
-  EXPECT_THAT(found, Contains(holder.pid()).Times(1));
-  EXPECT_THAT(found, Not(Contains(other.pid())));
+  EXPECT_THAT(found, Contains(name_of(holder)).Times(1));
+  EXPECT_THAT(found, Not(Contains(name_of(other))));
   found.clear();
   EXPECT_LT(scan.look({kHeldMajor + 1, kHeldMajor}, kHeldAll, found), kHeldAll);
-  EXPECT_THAT(found, Contains(holder.pid())) << "each pass tells it again";
+  EXPECT_THAT(found, Contains(name_of(holder))) << "each pass tells it again";
 }
 
 TEST(HeldScanTest, OtherDevicesAndNoneAreNobodys) {
   const Holder holder(true);
   HeldScan scan;
-  std::vector<std::uint32_t> found;
+  std::vector<ProcessName> found;
   scan.look({kHeldMajor + 1}, kHeldAll, found);
-  EXPECT_THAT(found, Not(Contains(holder.pid())));
+  EXPECT_THAT(found, Not(Contains(name_of(holder))));
   EXPECT_EQ(scan.look({}, kHeldAll, found), 0U);
 }
 
@@ -43,17 +46,17 @@ TEST(HeldScanTest, LooksAreBoundedAndGoOnWhereTheyStopped) {
   constexpr int kOthers = 500;
   const Holder holder(true, kOthers);
   HeldScan scan;
-  std::vector<std::uint32_t> found;
+  std::vector<ProcessName> found;
   std::size_t looks = 0, looked = kEach;
   for (; looked == kEach; ++looks) looked = scan.look({kHeldMajor}, kEach, found);
   EXPECT_LT(looked, kEach);
   EXPECT_GE(looks, kOthers / kEach) << "it took more than a look to get through one process";
-  EXPECT_THAT(found, Contains(holder.pid()).Times(1));
+  EXPECT_THAT(found, Contains(name_of(holder)).Times(1));
 }
 
 TEST(HeldScanTest, WithoutProcIsEmpty) {
   HeldScan scan("/nowhere/at/all");
-  std::vector<std::uint32_t> found;
+  std::vector<ProcessName> found;
   EXPECT_EQ(scan.look({kHeldMajor}, kHeldAll, found), 0U);
   EXPECT_TRUE(found.empty());
 }

@@ -7,6 +7,7 @@
 
 #include <chrono>
 
+#include "exporter/idle/proc.h"
 #include "tests/exporter/holder.h"
 
 namespace sluice::exporter {
@@ -31,7 +32,10 @@ class SightTest : public testing::Test {
     sight_->read(seen_);
     std::vector<What> out;
     for (const Sighting& one : seen_)
-      if (one.process == holder.pid()) out.push_back(one.what);
+      if (one.process == holder.pid()) {
+        out.push_back(one.what);
+        EXPECT_EQ(start_ticks_of_ns(one.started_ns), start_ticks_of(holder.pid()));
+      }
     std::erase_if(seen_, [&](const Sighting& one) { return one.process == holder.pid(); });
     return out;
   }

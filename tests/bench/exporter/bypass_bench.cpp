@@ -43,7 +43,7 @@ void held_measure() {
   std::size_t entries = 0;
   for (int turn = 0; turn < kTurns; ++turn) {
     HeldScan scan;
-    std::vector<std::uint32_t> out;
+    std::vector<sluice::exporter::ProcessName> out;
     const double begin = processor_ns();
     entries = scan.look({kMajor}, std::size_t{1} << 20, out);
     each.push_back((processor_ns() - begin) / static_cast<double>(entries));
