@@ -77,8 +77,12 @@ PagedAllocation PagedAllocation::begun(int device, uint64_t bytes, Of what) {
   if (out.gpu_ < 0) return out;
   if (is_paged(device)) {
     out.asked_ = pages_of(bytes);
-  } else if (what == Of::kArray || !is_whole(bytes)) {
-    out.begun_ = others_idle() ? __atomic_add_fetch(&allocations_begun, 1, __ATOMIC_RELAXED) : 0;
+    return out;
+  }
+  // Counted before the look at the others: of two that begin at once each finds the other.
+  const uint32_t begun = __atomic_add_fetch(&allocations_begun, 1, __ATOMIC_SEQ_CST);
+  if (what == Of::kArray || !is_whole(bytes)) {
+    out.begun_ = others_idle() ? begun : 0;
     out.free_before_ = device_free();
   }
   return out;

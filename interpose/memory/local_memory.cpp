@@ -59,12 +59,21 @@ void pending_begin() {
   threads_look_again(true);
 }
 
-void pending_end_if_all() {
+bool is_in_all() {
   for (int i = 0, n = context_count(); i < n; ++i) {
     const ContextRecord& context = *context_at(i);
-    if (context.is_usable() && !local_is_in(&context)) return;
+    if (context.is_usable() && !local_is_in(&context)) return false;
   }
-  store_release(local_pending, 0u);
+  return true;
+}
+
+// A thread that gives out a deeper kernel, or makes a context, says so first and sets the flag
+// after. Either it sets the flag behind this end of it, or the second look finds what it said.
+void pending_end_if_all() {
+  if (!is_in_all()) return;
+  __atomic_store_n(&local_pending, 0u, __ATOMIC_SEQ_CST);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (!is_in_all()) pending_begin();
 }
 
 void deepen(uint32_t bytes) {
