@@ -122,7 +122,8 @@ void Device::drop_locked(std::uint32_t client) {
   for (std::uint32_t i = 0; i < kQueuesEach; ++i)
     if (queue_taken(*segment_, client * kQueuesEach + i))
       queue_drop_locked(client * kQueuesEach + i);
-  shared_each(*segment_, [&](Shared& object) { shared_drop_locked(object, client); });
+  GivenFiles files;
+  shared_each(*segment_, [&](Shared& object) { shared_drop_locked(object, client, files); });
   ended_add_locked(client);
   account.memory_bytes = account.suspended_bytes = account.contexts = 0;
   store_order();
@@ -338,7 +339,8 @@ bool Device::shared_release(std::uint32_t client, std::uint64_t inode) {
     return false;
   }
   holds_.erase(inode);
-  shared_drop_locked(*object, client);
+  GivenFiles files;
+  shared_drop_locked(*object, client, files);
   return object->inode == 0;
 }
 
@@ -347,19 +349,19 @@ void Device::shared_give(std::uint64_t inode) {
   if (Shared* const object = shared_find_locked(inode)) object->given = 1;
 }
 
-void Device::shared_drop_locked(Shared& object, std::uint32_t client) {
+void Device::shared_drop_locked(Shared& object, std::uint32_t client, GivenFiles& files) {
   if (!holds(object, client)) return;
   bit_clear(object.holders, client);
   bits_each(object.holders, kClientsMax / 64, [&](std::uint32_t other) {
     if (!holds(object, object.owner)) object.owner = other;
   });
   if (held(object)) return;
-  GivenFiles files;
   if (!held_by_descriptor(object, files)) shared_free_locked(object);
 }
 
 void Device::client_suspend(std::uint32_t client) {
   const Lock lock(*this);
+  if (!own_locked(client)) return;
   Account& account = segment_->clients[client];
   account.suspended = 1;
   account.suspended_bytes += account.memory_bytes;
@@ -373,6 +375,7 @@ void Device::client_suspend(std::uint32_t client) {
 
 bool Device::client_resume(std::uint32_t client) {
   const Lock lock(*this);
+  if (!own_locked(client)) return false;
   Account& account = segment_->clients[client];
   std::uint64_t need = account.suspended_bytes;
   shared_each(*segment_, [&](const Shared& object) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -42,6 +44,18 @@ inline bool file_size_set(int file, std::uint64_t bytes) {
     return false;
   }
   return ftruncate(file, static_cast<off_t>(bytes)) == 0;
+}
+
+/// False, with ENOSPC, where the file is in memory (tmpfs) and that has no room for so many bytes
+/// more: a mapping beyond it ends the program by SIGBUS. A disk tells less than it has, because
+/// what was removed counts for some seconds.
+inline bool file_system_has(int file, std::uint64_t bytes) {
+  struct statfs there {};
+  if (fstatfs(file, &there) != 0 || there.f_type != TMPFS_MAGIC) return true;
+  if (there.f_blocks == 0) return true;  // it has no limit
+  if (bytes / static_cast<std::uint64_t>(there.f_bsize) < there.f_bavail) return true;
+  errno = ENOSPC;
+  return false;
 }
 
 /// Writes a line. A reader that is gone, or a limit on the size of files, raises no signal in the

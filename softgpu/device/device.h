@@ -42,6 +42,8 @@ enum class ProcessStop { kRuns, kStopped, kTraced };
 /// Whether all threads of a process are stopped; kTraced: one of them by a debugger.
 ProcessStop process_stop(int pid);
 
+class GivenFiles;
+
 /// What `softgpu-ctl set` may change while the device works; 0 and -1 leave a value as it is.
 struct Change {
   double rate = 0;
@@ -262,7 +264,7 @@ class Device {
   bool shared_add_locked(std::uint32_t client, std::uint64_t inode, std::uint64_t bytes);
   Shared* shared_find_locked(std::uint64_t inode);
   Shared* shared_place_locked(std::uint32_t client);
-  void shared_drop_locked(Shared& object, std::uint32_t client);
+  void shared_drop_locked(Shared& object, std::uint32_t client, GivenFiles& files);
   void shared_free_locked(Shared& object);
   void queue_drop_locked(std::uint32_t queue);
   void given_reap_locked();

@@ -101,7 +101,8 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
     error = with_errno("cannot create a file in " + directory);
     return false;
   }
-  bool done = fchmod(file, segment_mode(directory)) == 0 && file_size_set(file, sizeof(Segment));
+  bool done = fchmod(file, segment_mode(directory)) == 0 && file_size_set(file, sizeof(Segment)) &&
+              file_system_has(file, sizeof(Segment));
   Segment* segment = done ? file_map(file) : nullptr;
   if (segment != nullptr) {
     segment_init(*new (segment) Segment, directory, index, settings);
@@ -110,9 +111,13 @@ bool segment_create(const std::string& directory, std::uint32_t index, const Set
   } else {
     done = false;
   }
-  const bool limited = !done && errno == EFBIG;
+  const int fault = done ? 0 : errno;
   if (!done) error = with_errno("cannot create " + path);
-  if (limited) error += "; raise the limit on the size of files (ulimit -f)";
+  if (fault == EFBIG) error += "; raise the limit on the size of files (ulimit -f)";
+  if (fault == ENOSPC)
+    error += "; each GPU needs " + std::to_string((sizeof(Segment) >> 20) + 1) +
+             " MiB there: give a container a larger /dev/shm, or set SOFTGPU_DIR to a directory "
+             "with room";
   close(file);
   return done;
 }

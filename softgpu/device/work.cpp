@@ -39,6 +39,7 @@ std::uint32_t Device::queue_open(std::uint32_t client, double since_ns) {
 
 void Device::queue_close(std::uint32_t queue) {
   const Lock lock(*this);
+  if (segment_->clients[queue / kQueuesEach].life != lives_->own()) return;
   queue_drop_locked(queue);
 }
 

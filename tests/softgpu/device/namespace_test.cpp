@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <string>
@@ -302,6 +303,32 @@ TEST_F(Namespaces, AProcessStoppedWithinTheLockIsHelpedOutFromOutside) {
     while (runs()) usleep(100);
   }
   EXPECT_LE(device().used_bytes(), kMiB);
+}
+
+// As in a container, whose /dev/shm has 64 MiB by default.
+TEST_F(Namespaces, ADirectoryWithoutRoomIsSaid) {
+  int said[2];
+  ASSERT_EQ(pipe(said), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!softgpu_test::namespace_enter(false) ||
+        mount("tmpfs", devices.path().c_str(), "tmpfs", 0, "size=8m") != 0)
+      _exit(77);
+    std::string error;
+    const bool none = softgpu::device::directory_open(devices.path(), error).empty();
+    (void)!write(said[1], error.data(), error.size());
+    _exit(none && std::filesystem::is_empty(devices.path()) ? 0 : 1);
+  }
+  close(said[1]);
+  char text[1000] = {};
+  (void)!read(said[0], text, sizeof text - 1);
+  close(said[0]);
+  int status = -1;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no tmpfs can be mounted";
+  EXPECT_EQ(status, 0);
+  EXPECT_NE(std::string(text).find("No space left on device; each GPU needs "), std::string::npos)
+      << text;
 }
 
 // The lock lasts as long as a descriptor there. What must not happen is silence.
