@@ -90,6 +90,7 @@ void stay_note(const Tenant& tenant, Actions& out) {
   action.returns = tenant.vacated && !tenant.suspended && !tenant.rests;
   action.swapped = out_now && tenant.swap;
   action.frozen = frozen;
+  action.out = tenant.residence == Residence::kOut;
   const bool moved = std::ranges::any_of(
       tenant.restore_to, [](const GpuMove& move) { return !(move.from == move.to); });
   if (frozen && moved)

@@ -510,6 +510,7 @@ struct StayNoted {
   bool returns = false;            // out, and in the queue to get them again
   bool swapped = false;            // its movable memory is, or may be, in the host
   bool frozen = false;             // it is, or may be, in the driver's checkpoint
+  bool out = false;                // all that is to leave has left
   std::vector<GpuUuid> frozen_on;  // where its GPUs were then, when it has moved since; else empty
 };
 /// Something of the tenant could not be moved, or came back late: for the log. `failures` in a row.

@@ -49,6 +49,7 @@ void frozen_out(State& state, Tenant& tenant, const CheckpointDone& event, Nanos
   failure_count(state, tenant, text, now, out);
   reasons_drop(state, tenant, RefusalCode::kCannotMove, text, now, out);
   if (!tenant.suspended) tenant.due_back = true;
+  stay_note(tenant, out);
 }
 
 void thawed(State& state, Tenant& tenant, const CheckpointDone& event, Nanos now, Actions& out) {

@@ -59,6 +59,7 @@ void swapped_out(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (tenant.order_result == 0) {
     if (!tenant.reverting) tenant.move_failures = 0;
     stay_out(state, tenant, now);
+    stay_note(tenant, out);
     return;
   }
   if (tenant.reverting) {  // neither in nor out as a whole

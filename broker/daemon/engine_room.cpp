@@ -243,17 +243,24 @@ void Engine::carry_out(const core::TenantMoved& action) {
                 {"to", devices::uuid_format(action.to)}});
 }
 
+/// What the job's user is told: that its memory is out only once it is.
+static std::uint32_t suspended_word(const core::StayNoted& stay) {
+  if (stay.suspended || stay.rests) {
+    const std::uint32_t why =
+        stay.suspended ? protocol::kSuspendedByCommand : protocol::kSuspendedIdle;
+    return stay.out ? why : protocol::kSuspendedNot;
+  }
+  return stay.returns ? protocol::kSuspendedQueued : protocol::kSuspendedNot;
+}
+
 void Engine::carry_out(const core::StayNoted& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
   const Stay stay{action.suspended, action.rests,  action.returns,
                   action.swapped,   action.frozen, action.frozen_on};
+  tenant->pages->suspended_store(suspended_word(action));
   if (tenant->stay == stay) return;
   tenant->stay = stay;
-  tenant->pages->suspended_store(stay.suspended ? protocol::kSuspendedByCommand
-                                 : stay.rests   ? protocol::kSuspendedIdle
-                                 : stay.returns ? protocol::kSuspendedQueued
-                                                : protocol::kSuspendedNot);
   journal_tenant(*tenant);
   log_.line_of(tenant->uid, Level::kInfo, "stay",
                {{"tenant", tenant->id},

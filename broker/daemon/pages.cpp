@@ -140,8 +140,12 @@ void Pages::delayed_store(std::uint32_t gpu, std::uint32_t milliseconds) {
 }
 
 void Pages::suspended_store(std::uint32_t suspended) {
-  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu)
-    lease_->gpus[gpu].suspended.store(suspended);
+  for (std::uint32_t gpu = 0; gpu < gpu_count(); ++gpu) {
+    protocol::LeaseEntry& entry = lease_->gpus[gpu];
+    if (entry.suspended.load() == suspended) continue;
+    entry.suspended.store(suspended);
+    futex_store(entry.hold, entry.hold.load());  // wakes who sleeps on it: it looks at this as well
+  }
 }
 
 void Pages::idle_store(std::uint32_t idle, std::uint32_t idle_s, std::uint32_t release_s,

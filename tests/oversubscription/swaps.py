@@ -39,6 +39,16 @@ def suspended_and_resumed(build):
         wait_until("all is given back", lambda: machine.free_mib() == 256)
 
 
+def a_refused_suspend_says_nothing_to_the_job(build):
+    with box(build, config='[memory]\nswap_host_max = "64MiB"\n') as machine:
+        job = machine.job("--name", "train", "--memory", "160MiB", "--swap")
+        job.done("alloc 20 5")
+        refused = machine.sluice("suspend", "train")
+        expect(refused.returncode == 1 and "64 MiB" in refused.stderr, refused)
+        equal(job.ask("check"), "right")
+        equal(job.end(), "")
+
+
 def while_suspended_others_have_the_gpu(build):
     with box(build, config=OVERSOLD) as machine:
         train = machine.job("--name", "train", "--memory", "224MiB", "--swap")
@@ -217,6 +227,6 @@ def clients_killed_in_moves(build):
         equal([gpu["promised_bytes"] for gpu in machine.status()["gpus"]], [0])
 
 
-CASES = [suspended_and_resumed, while_suspended_others_have_the_gpu, suspended_frees_its_quota, idle_leaves_until_it_wants,
-         idle_is_ended, suspended_is_not_idle, eight_share_one, broker_killed_in_moves,
-         clients_killed_in_moves]
+CASES = [suspended_and_resumed, a_refused_suspend_says_nothing_to_the_job, while_suspended_others_have_the_gpu,
+         suspended_frees_its_quota, idle_leaves_until_it_wants, idle_is_ended, suspended_is_not_idle, eight_share_one,
+         broker_killed_in_moves, clients_killed_in_moves]
