@@ -73,7 +73,12 @@ void thawed(State& state, Tenant& tenant, const CheckpointDone& event, Nanos now
   const bool swapped =
       std::ranges::any_of(tenant.shares, [](const Share& s) { return s.swapped > 0; });
   if (swapped || hold_ordered(tenant, protocol::kHoldOut)) {
-    stay_swap_in(state, tenant, now, out);
+    if (acks_pending(tenant)) {  // of a broker that began meanwhile; then it is ordered in
+      residence_set(tenant, Residence::kOut, now);
+      tenant.due_back = state.room_dirty = true;
+    } else {
+      stay_swap_in(state, tenant, now, out);
+    }
     stay_note(tenant, out);
     return;
   }

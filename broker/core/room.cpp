@@ -106,9 +106,12 @@ bool allocation_serve(State& state, Want& want, Tenant& tenant, std::vector<bool
   return true;
 }
 
+/// Who is in the driver's checkpoint need not answer: its calls return once it is back, and until
+/// then it does nothing that the answers are for.
 bool answers_pending(const Tenant& tenant) {
-  return std::ranges::any_of(tenant.processes,
-                             [](const Process& p) { return (p.acks | p.moves) != 0; });
+  return !tenant.frozen && std::ranges::any_of(tenant.processes, [](const Process& p) {
+    return (p.acks | p.moves) != 0;
+  });
 }
 
 /// True = it is on its way back.

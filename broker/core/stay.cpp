@@ -247,7 +247,7 @@ void stay_swap_in(State& state, Tenant& tenant, Nanos now, Actions& out) {
 
 void stay_return(State& state, Tenant& tenant, Nanos now, Actions& out) {
   assert(tenant.residence == Residence::kOut && !stay_out_wanted(tenant));
-  assert(!acks_pending(tenant) && !moves_pending(tenant));
+  assert(tenant.frozen || (!acks_pending(tenant) && !moves_pending(tenant)));
   if (!tenant.frozen) {
     stay_swap_in(state, tenant, now, out);
     return;

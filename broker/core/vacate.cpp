@@ -34,6 +34,7 @@ void vacate(State& state, Tenant& tenant, Nanos now, Actions& out) {
   for (Share& share : tenant.shares) share_unbook(state, share);
   gangs_reweigh(state);
   windows_of(state, tenant, out);
+  stay_note(tenant, out);  // a broker after this one books it no more, either
   state.queue_dirty = true;
 }
 

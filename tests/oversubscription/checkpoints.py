@@ -33,6 +33,23 @@ def suspended_by_checkpoint(build):
                                          "until `sluice resume 1`\n", ""])
 
 
+def resumed_by_a_broker_started_anew(build):
+    """Its processes cannot answer that broker before they are back: their calls of the driver do not return."""
+    with box(build, remembering=True) as machine:
+        job = machine.job("--name", "train", "--memory", "96MiB")
+        job.done("alloc 8 8")
+        job.done("step")
+        commanded(machine, "suspend", "train")
+        job.send("step")
+        machine.kill_broker()
+        machine.start_broker(remembering=True)
+        wait_until("its process has come back to the broker", lambda: row(machine, "train")["processes"])
+        expect("goes on" in commanded(machine, "resume", "train"), "it is resumed")
+        equal(job.answer(), "done", "the program goes on")
+        equal(job.ask("check"), "right")
+        equal(row(machine, "train")["state"], "running")
+
+
 def moved_by_checkpoint(build):
     with box(build, gpus=2) as machine:
         job = machine.job("--name", "train", "--memory", "96MiB", "--gpu", "0")
@@ -130,4 +147,4 @@ def drained(build):
         stays.end()
 
 
-CASES = [suspended_by_checkpoint, moved_by_checkpoint, moved_by_uuid, children_of_the_moved, drained]
+CASES = [suspended_by_checkpoint, resumed_by_a_broker_started_anew, moved_by_checkpoint, moved_by_uuid, children_of_the_moved, drained]
