@@ -314,6 +314,7 @@ void Engine::carry_out(const core::CheckpointWanted& action) {
   const Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
   devices::CheckpointJob job;
+  job.uid = tenant->uid;
   job.targets = checkpoint_targets(*tenant);
   const bool out = action.step == core::CheckpointStep::kOut;
   job.verb = out ? devices::CheckpointVerb::kTake : devices::CheckpointVerb::kReturn;

@@ -225,6 +225,13 @@ struct Checkpoints::Pool {
     });
   }
 
+  bool has_helper(const CheckpointTask& task) const {
+    if (working.size() < kCheckpointHelpersMax) return true;
+    return working.size() < kCheckpointHelpersMost &&
+           std::ranges::none_of(
+               working, [&](const CheckpointTask& other) { return other.job.uid == task.job.uid; });
+  }
+
   bool may_start(const CheckpointTask& task,
                  std::deque<CheckpointTask>::const_iterator before) const {
     const auto shares = [&](const CheckpointTask& other) {
@@ -236,8 +243,7 @@ struct Checkpoints::Pool {
 
   void waiting_start() {
     for (auto task = waiting.begin(); task != waiting.end();) {
-      if (working.size() >= kCheckpointHelpersMax) return;
-      if (!may_start(*task, task)) {
+      if (!has_helper(*task) || !may_start(*task, task)) {
         ++task;
         continue;
       }

@@ -45,6 +45,7 @@ enum class CheckpointVerb : std::uint8_t {
 /// Both verbs pass over what is done already: a job that was cut short can simply be started again.
 struct CheckpointJob {
   CheckpointVerb verb = CheckpointVerb::kLook;
+  std::uint32_t uid = 0;  // the user whose job it is
   /// Of one tenant, those that have a context; the driver refuses others. At most
   /// kTenantProcessesMax.
   std::vector<CheckpointTarget> targets;
@@ -111,8 +112,11 @@ struct CheckpointDone {
 };
 
 /// Helpers that run at the same time; more jobs wait. Each moves one tenant's memory between
-/// device and host, which a few of them saturate.
+/// device and host, which a few of them saturate. A user's first one waits for no other user's,
+/// whose programs may make it last: then there are so many more, one for each user.
 inline constexpr std::size_t kCheckpointHelpersMax = 4;
+/// With the first ones of all users.
+inline constexpr std::size_t kCheckpointHelpersMost = 64;
 
 /// All checkpoint jobs of a broker. Never blocks, starts no thread; single-threaded use. Reaps its
 /// own children by pid: whoever reaps all children would rob it.

@@ -439,6 +439,26 @@ TEST_F(CheckpointJobs, NoMoreThanSoManyHelpersAtATime) {
   EXPECT_TRUE(waitpid(helper, &status, 0) < 0 || WIFSIGNALED(status)) << "none is left running";
 }
 
+TEST_F(CheckpointJobs, AUsersFirstWaitsForNoOtherUsers) {
+  constexpr std::uint32_t kSlowUser = 1, kOther = 2;
+  std::vector<CheckpointId> ids;
+  for (std::size_t i = 0; i < kSleepers; ++i) {
+    const bool is_last = i + 1 == kSleepers;
+    if (!is_last) script("lock", i, "hang always");
+    CheckpointJob wanted;
+    wanted.verb = CheckpointVerb::kTake;
+    wanted.uid = is_last ? kOther : kSlowUser;
+    wanted.targets = {{pid(i), 0}};
+    ids.push_back(checkpoints->start(wanted));
+  }
+  const std::vector<CheckpointDone> done = checkpoint_wait(*checkpoints, 1);
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].id, ids.back());
+  EXPECT_TRUE(done[0].result.ok) << done[0].result.text;
+  EXPECT_EQ(checkpoints->helper_pid(ids[kCheckpointHelpersMax]), 0)
+      << "it waits for its own user's";
+}
+
 TEST_F(CheckpointJobs, ADriverWithoutTheCalls) {
   const std::string old_driver = folder + "/old";
   std::filesystem::create_directory(old_driver);
