@@ -159,8 +159,9 @@ void callers_wait(const device::OwnFile& server, const std::vector<Caller>& call
 
 /// One request at a time: an operation is not looked at from the side while it is under way.
 void requests_answer(const device::OwnFile& server) {
-  std::vector<Caller> callers;
-  std::vector<pollfd> watched;
+  // Never destroyed: a forked child has them without this thread.
+  static auto& callers = *new std::vector<Caller>;
+  static auto& watched = *new std::vector<pollfd>;
   while (server.number() >= 0 && callers_take(server, callers)) {
     callers_wait(server, callers, watched);
     const auto now = std::chrono::steady_clock::now();

@@ -103,8 +103,8 @@ void* Gpu::memory_map(std::size_t bytes, std::uint64_t& offset) {
   const std::uint64_t at = arena_end_;
   if (!pages_.take(at + kMargin, bytes)) return nullptr;
   void* p = arena_map_locked(extent.whole);
-  std::byte* inner = static_cast<std::byte*>(p) + kMargin;
-  if (p != MAP_FAILED &&
+  std::byte* const inner = p != MAP_FAILED ? static_cast<std::byte*>(p) + kMargin : nullptr;
+  if (inner != nullptr &&
       (!bounds_close(p, kMargin) || !bounds_close(inner + extent.inner, kMargin) ||
        !strict_close(inner, extent.inner, PROT_READ | PROT_WRITE))) {
     const int error = errno;
