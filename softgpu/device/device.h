@@ -177,12 +177,11 @@ class Device {
   std::uint32_t queue_open(std::uint32_t client, double since_ns);
   void queue_close(std::uint32_t queue);
 
-  /// Starts an operation of unknown cost; waits while the queue is full. Returns its number, 0 when
-  /// `stop` came.
+  /// Starts an operation of unknown cost; waits while the queue is full. Returns its number; 0 if
+  /// `stop` came, or the queue is no more this process's.
   std::uint64_t work_open(std::uint32_t queue, const WorkRequest& request,
                           const std::atomic<bool>& stop);
-  /// Adds cost to an open operation and blocks while execution is too far ahead. False when `stop`
-  /// came.
+  /// Adds cost to an open operation and blocks while execution is too far ahead. False as above.
   bool work_charge(std::uint32_t queue, std::uint64_t number, double cost,
                    const std::atomic<bool>& stop);
   /// With the rest of its cost. What the host was late with it is made up for by time in which its

@@ -18,7 +18,7 @@ namespace softgpu::device {
 inline constexpr std::uint64_t kSegmentMagic = 0x5550475446f5ULL;
 inline constexpr std::uint32_t kSegmentVersion = 14;
 inline constexpr std::uint32_t kClientsMax =
-    256;  // processes with a context on one device at a time
+    256;  // processes that have something on one device at a time
 // Queues and shared objects lie in parts, one for each place of a client. A process fills no part
 // but its own, so that it takes nothing from the others.
 inline constexpr std::uint32_t kQueuesEach = 128;  // streams of a process with work on the device

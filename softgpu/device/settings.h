@@ -65,10 +65,12 @@ std::string key_normal(std::string name);
 /// is to fail. False with a sentence in `error` as above.
 [[nodiscard]] bool settings_strict(bool& strict, std::string& error);
 
-/// "4GiB", "512MiB", "1000000", "40e6". False when it is not a positive number with a known unit.
+/// "4GiB", "512MiB", "1000000", "40e6". False if it is no number of 0 or more with a known
+/// unit.
 [[nodiscard]] bool quantity_parse(const std::string& text, double& value);
 
-/// "250ns", "3us", "2.5ms", "1s". False when it is not a positive number with one of these units.
+/// "250ns", "3us", "2.5ms", "1s". False if it is no number of 0 or more with one of
+/// these units.
 [[nodiscard]] bool duration_parse(const std::string& text, double& nanoseconds);
 
 /// Appends the rules of "gemm*=2ms, attention=500us/skip". False with a sentence in `error`.
