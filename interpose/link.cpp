@@ -295,6 +295,24 @@ bool link_limits(Limits* out, Line* fault) {
   return !origin.limits_wrong;
 }
 
+const char* link_unknown_variable() {
+  constexpr char kPrefix[] = "SLUICE_";
+  constexpr const char* kKnown[] = {kSocketVariable, kTenantVariable, kTenantLimitsVariable,
+                                    kMemoryVariable, kSmVariable};
+  origin_read();
+  if (origin.secure || origin.has_tenant) return nullptr;
+  for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
+    if (strncmp(*at, kPrefix, sizeof kPrefix - 1) != 0) continue;
+    bool is_known = false;
+    for (const char* known : kKnown) {
+      const size_t length = strlen(known);
+      is_known |= strncmp(*at, known, length) == 0 && (*at)[length] == '=';
+    }
+    if (!is_known) return *at;
+  }
+  return nullptr;
+}
+
 bool link_has_tenant() {
   origin_read();
   return origin.has_tenant;

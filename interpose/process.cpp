@@ -292,6 +292,21 @@ SLUICE_NOINLINE void stranger_say(bool limited) {
   line.text(limited ? "under SLUICE_MEMORY and SLUICE_SM alone" : "without limits").say();
 }
 
+// A mistyped limit is none.
+void unknown_variable_say() {
+  static bool said;
+  const char* const variable = said ? nullptr : link_unknown_variable();
+  if (variable == nullptr) return;
+  said = true;
+  constexpr size_t kShownMax = 60;
+  char name[kShownMax + 1] = {};
+  for (size_t i = 0; i < kShownMax && variable[i] != '=' && variable[i] != '\0'; ++i)
+    name[i] = variable[i] < ' ' || variable[i] > '~' ? '?' : variable[i];
+  Line line;
+  line.text("the variable ").text(name).text(" means nothing to Sluice; limits of a program are ");
+  line.text(kMemoryVariable).text(" and ").text(kSmVariable).say();
+}
+
 Mode registration_begin(bool may_wait) {
   Limits limits;
   Line fault;
@@ -300,6 +315,7 @@ Mode registration_begin(bool may_wait) {
     return Mode::kDenied;
   }
   limits_set(limits);
+  unknown_variable_say();
   undecided = link_blind();
   if (undecided) return blind();
   LinkResult result = link_in_line(nullptr) ? link_register_wait(0) : link_register();

@@ -529,6 +529,13 @@ def case_file_size_of_the_gpu(gpu):
     expect((child.returncode, out.split()) == (0, ["0", str(OUT_OF_MEMORY), "0"]) and "ulimit -f" in err, (child.returncode, out, err))
 
 
+def case_mistyped_variable(gpu):
+    """A variable of our prefix that means nothing may have been meant as a limit."""
+    out, err = gpu.run("driver = Driver(); say(driver.context()); say(driver.allocate(1))", SLUICE_MEMROY="128MiB")
+    expect((out, err) == (["0", "0"], "sluice: the variable SLUICE_MEMROY means nothing to Sluice; limits of a program are SLUICE_MEMORY and "
+                                      "SLUICE_SM\n"), (out, err))
+
+
 # From here on the system answers EPERM to whoever makes a thread, as seccomp filters of old containers do: the C library tries
 # clone() only where clone3() is not there.
 NO_THREADS = """import struct

@@ -26,7 +26,7 @@ class Machine(Gpu):
         self.uuid = bytes.fromhex(out[0])
         self.socket = self.environment["SLUICE_SOCKET"]
         self.policy_file = self.directory / "shim.conf"
-        self.environment.update(SLUICE_TENANT=TENANT, SLUICE_TEST_POLICY=str(self.policy_file))
+        self.environment.update(SLUICE_TENANT=TENANT, TEST_SLUICE_POLICY=str(self.policy_file))
         self.context = 0  # what the broker says that one takes, MiB
         self.limits(256)
         self.brokers = []

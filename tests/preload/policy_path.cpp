@@ -7,7 +7,7 @@
 namespace sluice::interpose {
 
 const char* policy_path() {
-  const char* path = getenv("SLUICE_TEST_POLICY");
+  const char* path = getenv("TEST_SLUICE_POLICY");
   return path != nullptr ? path : "/nonexistent";
 }
 
