@@ -70,7 +70,7 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
                    {"allocated", allocated_of(*view.snapshot, gpu.uuid)},
                    {"exclusive", gpu.exclusive != 0},
                    {"draining", gpu.draining != 0},
-                   {"drained", gpu.closed != 0 && gpu.tenants == 0},
+                   {"drained", protocol::gpu_drained(gpu)},
                    {"lost", gpu.lost != 0}};
   const auto busy = view.recent.gpu_time.find(uuid);
   if (busy != view.recent.gpu_time.end()) out["busy"] = busy->second;

@@ -216,6 +216,7 @@ void program_check(const DoctorOptions& options, std::vector<Finding>* out) {
   const std::vector<std::string> first =
       options.soft ? std::vector<std::string>{soft_directory()} : std::vector<std::string>{};
   if (!reach.file.empty()) libraries_reach(&reach, first);
+  if (options.soft) soft_reach(&reach, soft_directory());
   if (reach.hookable) out->push_back({Verdict::kGood, "program", reach.finding, ""});
   for (const Obstacle& obstacle : reach.obstacles) {
     out->push_back({Verdict::kBroken, "program", obstacle.what, obstacle.fix});

@@ -8,6 +8,7 @@
 #include "broker/core/limits.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/policy.h"
 #include "broker/core/texts.h"
 
 namespace sluice::core {
@@ -171,6 +172,21 @@ std::string priority_text(const State& state, const TenantAsked& ask) {
   return reason_text(QueueReason::kPriority);
 }
 
+/// What a job waits for that pays an overrun back; empty = it does not.
+std::string debt_text(const State& state, const Tenant& tenant, Nanos now) {
+  constexpr Nanos kWorthATextNs = 50'000'000;
+  for (const Share& share : tenant.shares) {
+    if (!tenant.waiting || share.on || !share.capped) continue;
+    const Debt debt = policies_debt(state.policy, *state.gpus[share.gpu], share, now);
+    if (debt.ns < kWorthATextNs) continue;
+    return "it pays back " + duration_text(debt.ns) + " of GPU time that jobs of user " +
+           std::to_string(tenant.uid) + " took beyond their share: it runs again in about " +
+           duration_text(debt.paid_in) +
+           (tenant.sm_mode == SmMode::kFixed ? "" : ", or as soon as no other job wants its GPU");
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string drained_text(const GpuDrain& drain) {
@@ -210,15 +226,15 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
            wait_text(state, waiter->ask, waiter->reason);
   if (tenant.phase == Phase::kRunaway) {
     const bool ends = state.policy.runaway == RunawayPolicy::kEnd;
-    return "it is a runaway: a kernel of it has run for " + duration_text(now - tenant.drain_from) +
-           " since its turn ended, and " +
+    return "it is a runaway: for " + duration_text(now - tenant.drain_from) +
+           " it has not given its GPU back (a kernel of it runs, or it is stopped), and " +
            (ends ? "it is ended once others have waited " +
                        duration_text(state.policy.runaway_after_ns) + " for it"
                  : "the others share the GPU with it");
   }
   if (tenant.residence != Residence::kIn && tenant.residence != Residence::kLeaving)
     return "its memory is on the host, for others' turn; it comes back by itself";
-  return "";
+  return debt_text(state, tenant, now);
 }
 
 }  // namespace sluice::core

@@ -176,7 +176,24 @@ TEST_F(Reach, RoutesToCuda) {
   bytes += std::string("cudaErrorInitialization") + "Error";
   const ProgramReach reach = program_reach(file("runtime", bytes));
   EXPECT_EQ(reach.route, CudaRoute::kStaticRuntime);
-  EXPECT_THAT(reach.finding, HasSubstr("-cudart shared"));
+  EXPECT_FALSE(reach.nvidia_runtime) << "it may be the software GPU's own";
+  bytes += std::string("/cudart") + ".shm.%x";
+  EXPECT_THAT(program_reach(file("nvidia", bytes)).finding, HasSubstr("-cudart shared"));
+}
+
+TEST_F(Reach, ASoftwareGpuDoesNotRunNvidiasRuntime) {
+  const std::string ours = file_bytes("/bin/sh") + "libcuda" + ".so.1" + '\0' +
+                           "cudaErrorInitialization" + "Error" + '\0';
+  ProgramReach relinked = program_reach(file("relinked", ours));
+  soft_reach(&relinked, "/soft");
+  EXPECT_TRUE(relinked.hookable);
+  ProgramReach reach = program_reach(file("nvidia", ours + "/cudart" + ".shm.%x"));
+  EXPECT_TRUE(reach.hookable);
+  soft_reach(&reach, "/soft");
+  EXPECT_FALSE(reach.hookable);
+  EXPECT_THAT(reach.warning, HasSubstr("only on NVIDIA's driver"));
+  EXPECT_THAT(reach.warning, HasSubstr("nvcc -cudart shared"));
+  EXPECT_THAT(reach.warning, HasSubstr("NVCC_APPEND_FLAGS=\"-L/soft\""));
 }
 
 TEST_F(Reach, ScriptsAreFollowedToWhatRunsThem) {
