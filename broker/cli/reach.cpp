@@ -68,6 +68,14 @@ std::string privilege_gained(const std::string& path) {
   return "";
 }
 
+/// A setuid program gains nothing for the user that owns it, and others run it as well.
+void own_privilege_note(const std::string& file, ProgramReach* reach) {
+  struct stat status {};
+  if (stat(file.c_str(), &status) < 0 || (status.st_mode & S_ISUID) == 0) return;
+  reach->notes.push_back(file +
+                         " is setuid: for any user but its owner the loader ignores the shim");
+}
+
 void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach* reach) {
   if (facts.cut_off) {
     reach->obstacles.push_back(
@@ -87,6 +95,8 @@ void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach
         {file + " gains privileges when it starts (" + how +
              "), so the loader ignores the shim and no limit reaches it",
          "run it as the user that owns it, or without the bit (chmod u-s,g-s; setcap -r)"});
+  } else {
+    own_privilege_note(file, reach);
   }
   if (!facts.dynamic) {
     reach->obstacles.push_back(

@@ -53,14 +53,14 @@ const Tenant* largest(const Gpu& gpu, Part part) {
 
 std::string idle_mark(const Tenant& tenant) { return "{idle " + std::to_string(tenant.id) + "}"; }
 
-/// "; most of it has job 3 (train) of user 1000: 2 GiB, idle for 12 min".
+/// "; job 3 (train) of user 1000 has most of it: 2 GiB, idle for 12 min".
 std::string most_text(const Gpu& gpu, Part part, std::string (*text)(Bytes)) {
   const Tenant* holder = largest(gpu, part);
   if (holder == nullptr) return "";
   const auto holders = std::ranges::count_if(
       gpu.shares, [part](const Share* share) { return part(*share->tenant) > 0; });
-  return "; " + std::string(holders == 1 ? "all" : "most") + " of it has " + holder_text(*holder) +
-         ": " + text(part(*holder)) + idle_mark(*holder);
+  return "; " + holder_text(*holder) + " has " + (holders == 1 ? "all" : "most") +
+         " of it: " + text(part(*holder)) + idle_mark(*holder);
 }
 
 std::string asks_text(const TenantAsked& ask, const std::string& amount) {
@@ -81,7 +81,8 @@ std::string memory_text(const State& state, std::uint32_t g, const TenantAsked& 
   const Bytes turns = spread_max(gpu);
   std::string text = "of " + bytes_text(gpu.capacity) + " on " + gpu_name(g) + ", " +
                      bytes_text(gpu.promised_min) + " is promised";
-  if (turns != 0) text += ", " + bytes_text(turns) + " is for what jobs bring back in their turn";
+  if (turns != 0)
+    text += ", " + bytes_text(turns) + " is kept for memory that comes back from the host";
   if (back != 0)
     text += ", " + bytes_text(back) + " of jobs that ended or were moved out is not free yet";
   return text + asks + most_text(gpu, promise_of, bytes_text);
@@ -157,7 +158,9 @@ std::string drain_text(const State& state, const std::vector<std::uint32_t>& can
     if (text.empty()) text = one;
   }
   if (text.empty()) return reason_text(QueueReason::kDrain);
-  return text + (more == 0 ? "" : ", and " + std::to_string(more) + " more GPUs are not to be had");
+  if (more == 0) return text;
+  return text + ", and " + std::to_string(more) + " more " +
+         (more == 1 ? "GPU takes" : "GPUs take") + " no new job";
 }
 
 /// Which request goes first where there would be room.

@@ -167,7 +167,10 @@ TEST_F(Reach, ProgramsThatGainPrivileges) {
 }
 
 TEST_F(Reach, PrivilegesOfTheUserAreNoGain) {
-  EXPECT_TRUE(program_reach(file("own", file_bytes("/bin/true"), 06755)).hookable);
+  const ProgramReach reach = program_reach(file("own", file_bytes("/bin/true"), 06755));
+  EXPECT_TRUE(reach.hookable);
+  ASSERT_EQ(reach.notes.size(), 1U);
+  EXPECT_THAT(reach.notes[0], HasSubstr("for any user but its owner the loader ignores the shim"));
 }
 
 TEST_F(Reach, RoutesToCuda) {

@@ -151,7 +151,7 @@ class Reload(BrokerTest):
         server.kill()
         server.config_write('[memory]\nreserve = "1TiB"\n')
         server.start()
-        self.assertRegex(server.word, r"^sluice: \[memory\] reserve keeps back all 4096 MiB of GPU-[-0-9a-f]+, so no job gets any; lower it$")
+        self.assertRegex(server.word, r"^sluice: \[memory\] reserve keeps back all 4096 MiB of GPU-[-0-9a-f]+, so no job gets any; lower it\n$")
 
     def test_nor_makes_the_directory_of_a_mistyped_socket(self):
         server = self.broker()
@@ -159,7 +159,7 @@ class Reload(BrokerTest):
         there, server.socket = server.socket, server.directory / "nosuch/broker.sock"
         server.start()
         self.assertEqual(server.word, f"sluice: there is no directory {server.directory}/nosuch for the socket; make it, or correct "
-                                      "--socket")
+                                      "--socket\n")
         self.assertFalse(server.socket.parent.exists())
         server.socket = there
 
