@@ -55,7 +55,7 @@ TEST_F(ConfigFileTest, TimesHaveUnitsOrAreSeconds) {
   EXPECT_EQ(options_.seconds, 5.0);
   for (const char* wrong : {"20x", "s", "-1", "1ms", "", "1e9", "nan"}) {
     EXPECT_FALSE(words_parse({"sluice-train", "--comm-timeout", wrong})) << wrong;
-    EXPECT_NE(err_.find("--comm-timeout takes a time from 0.1 s to 100000 s, such as 20s or 5m"),
+    EXPECT_NE(err_.find("--comm-timeout: takes a time from 0.1 s to 100000 s, such as 20s or 5m"),
               std::string::npos)
         << err_;
   }
