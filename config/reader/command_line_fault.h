@@ -10,7 +10,7 @@
 
 namespace sluice::config {
 
-/// "knows no option '--secnods'; did you mean --seconds?". A word that is no option comes last.
+/// "there is no option '--secnods' (did you mean --seconds?)". A word that is no option comes last.
 inline std::string unknown_words_fault(const CLI::App& app) {
   const std::vector<std::string> words = app.remaining();
   std::string wrong = words.empty() ? "" : words.front();
@@ -23,7 +23,7 @@ inline std::string unknown_words_fault(const CLI::App& app) {
   const std::vector<std::string_view> known(names.begin(), names.end());
   const auto near = word_nearest(wrong.substr(0, wrong.find('=')), known);
   return "there is no option '" + wrong + "'" +
-         (near ? "; did you mean " + std::string(*near) + "?" : "");
+         (near ? " (did you mean " + std::string(*near) + "?)" : "");
 }
 
 /// `app`: what parsed, and threw `error`. Returns one clause with no full stop at its end.
