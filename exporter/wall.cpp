@@ -27,14 +27,16 @@ double time_since(std::uint64_t then_ns, std::uint64_t now_ns) {
 // name may be all that is left of this.
 std::string jobs_unnamed(const std::string& text) {
   constexpr std::string_view kJob = "job ", kName = " (", kUser = ") of user ";
-  const std::size_t job = text.find(kJob);
-  if (job == text.npos) return text;
-  const std::size_t id_end = text.find_first_not_of("0123456789", job + kJob.size());
-  if (id_end == text.npos || id_end == job + kJob.size()) return text;
-  if (text.compare(id_end, kName.size(), kName) != 0) return text;
-  const std::size_t user = text.rfind(kUser);  // a name may hold these words as well
-  const bool cut = user == text.npos || user < id_end;
-  return text.substr(0, id_end) + (cut ? "" : text.substr(user + 1));
+  for (std::size_t job = text.find(kJob); job != text.npos; job = text.find(kJob, job + 1)) {
+    const std::size_t id = job + kJob.size();
+    const std::size_t id_end = text.find_first_not_of("0123456789", id);
+    if (id_end == text.npos) return text;
+    if (id_end == id || text.compare(id_end, kName.size(), kName) != 0) continue;
+    const std::size_t user = text.rfind(kUser);  // a name may hold these words as well
+    const bool cut = user == text.npos || user < id_end;
+    return text.substr(0, id_end) + (cut ? "" : text.substr(user + 1));
+  }
+  return text;
 }
 
 ordered_json slice_json(const protocol::SnapshotTenantGpu& vgpu, const WallView& view) {
@@ -70,7 +72,7 @@ ordered_json gpu_json(const protocol::SnapshotGpu& gpu, const WallView& view, st
                    {"allocated", allocated_of(*view.snapshot, gpu.uuid)},
                    {"exclusive", gpu.exclusive != 0},
                    {"draining", gpu.draining != 0},
-                   {"drained", gpu.closed != 0 && gpu.tenants == 0},
+                   {"drained", protocol::gpu_drained(gpu)},
                    {"lost", gpu.lost != 0}};
   const auto busy = view.recent.gpu_time.find(uuid);
   if (busy != view.recent.gpu_time.end()) out["busy"] = busy->second;

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "broker/cli/paths.h"
 #include "broker/cli/signals.h"
 #include "broker/cli/text_width.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/wire.h"
 #include "config/reader/config.h"
 
 namespace sluice::cli {
@@ -136,13 +138,27 @@ std::string limit_text(const protocol::Queued& queued) {
 
 }  // namespace
 
+namespace {
+
+/// Where the wait is for the job around this command: what to do. SLUICE_TENANT begins with the
+/// job's number.
+std::string around_text(const std::string& why) {
+  const char* tenant = std::getenv(protocol::kTenantVariable);
+  if (tenant == nullptr) return "";
+  const std::string job = "job " + std::to_string(std::strtoull(tenant, nullptr, 10));
+  if (why.find(job + " (") == std::string::npos) return "";
+  return "; " + job + " is the sluice run around this command: run it outside of that";
+}
+
+}  // namespace
+
 std::string wait_reason_text(const protocol::Queued& queued) {
   if (queued.reason == protocol::QueueReason::kUserLimit) return "not yet: " + limit_text(queued);
   const std::string text(queued.text, strnlen(queued.text, sizeof queued.text));
   const std::string colon = text.empty() ? "" : ": ";
   if (queued.reason == protocol::QueueReason::kShare)
     return "no share yet" + colon + text + "; --weight asks for no guarantee";
-  return "no room yet" + colon + text;
+  return "no room yet" + colon + text + around_text(text);
 }
 
 std::string wait_place_text(const protocol::Queued& queued) {

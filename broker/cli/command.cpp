@@ -49,9 +49,15 @@ std::string gpu_words(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
   return g < snapshot.gpus.size() ? "GPU " + std::to_string(g) : "the GPU";
 }
 
-std::uint32_t jobs_on(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
+/// What is on a GPU that takes no new jobs from now on.
+std::string stays_text(const Snapshot& snapshot, const protocol::GpuUuid& uuid) {
   const std::uint32_t g = protocol::gpu_index(snapshot.gpus, uuid);
-  return g < snapshot.gpus.size() ? snapshot.gpus[g].tenants : 0;
+  const protocol::SnapshotGpu gpu =
+      g < snapshot.gpus.size() ? snapshot.gpus[g] : protocol::SnapshotGpu{};
+  if (gpu.tenants == 1) return "1 job stays until it ends";
+  if (gpu.tenants != 0) return std::to_string(gpu.tenants) + " jobs stay until they end";
+  if (gpu.held_bytes == 0) return "nothing is on it: it is drained";
+  return "no job runs on it, but suspended ones hold " + config::size_format(gpu.held_bytes);
 }
 
 int command_fail(const std::string& text) {
@@ -128,8 +134,12 @@ const protocol::SnapshotTenant* tenant_named(const Snapshot& snapshot, const std
   const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   std::vector<const protocol::SnapshotTenant*> found;
   std::vector<std::string> names;
+  bool waits = false;
   for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
-    if (tenant.state == protocol::TenantState::kQueued) continue;
+    if (tenant.state == protocol::TenantState::kQueued) {
+      waits |= field_text(tenant.name, sizeof tenant.name) == text;
+      continue;
+    }
     // A number is a number first: whoever names a job "5" can be meant by its number all the same.
     if (number && std::to_string(tenant.tenant) == text) return &tenant;
     const std::string name = field_text(tenant.name, sizeof tenant.name);
@@ -137,6 +147,12 @@ const protocol::SnapshotTenant* tenant_named(const Snapshot& snapshot, const std
     if (name == text) found.push_back(&tenant);
   }
   if (found.size() == 1) return found.front();
+  if (found.empty() && waits) {
+    *error = "'" + text +
+             "' waits in line and has nothing on a GPU yet; sluice status says what "
+             "it waits for, and Ctrl-C in its sluice run takes it out";
+    return nullptr;
+  }
   if (found.empty()) {
     const std::string near = suggest(text, names);
     *error = "there is no job '" + text + "'; " +
@@ -191,13 +207,8 @@ std::string done_text(const protocol::Command& command, const Snapshot& before,
                       const protocol::CommandDone& done) {
   const std::string gpu = gpu_words(before, command.gpu);
   if (command.verb == CommandVerb::kUndrain) return gpu + " takes new jobs again";
-  if (command.verb == CommandVerb::kDrain) {
-    const std::uint32_t jobs = jobs_on(before, command.gpu);
-    return gpu + " takes no new jobs" +
-           (jobs == 0 ? std::string("; nothing is on it: it is drained")
-                      : "; " + std::to_string(jobs) +
-                            (jobs == 1 ? " job stays until it ends" : " jobs stay until they end"));
-  }
+  if (command.verb == CommandVerb::kDrain)
+    return gpu + " takes no new jobs; " + stays_text(before, command.gpu);
   std::string text =
       name_of(before, command.tenant) + " (job " + std::to_string(command.tenant) + ") ";
   if (command.verb == CommandVerb::kMove)

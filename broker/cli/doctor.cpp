@@ -102,7 +102,10 @@ Finding shim_check() {
 
 Finding config_check() {
   if (!system_configured()) {
-    return {Verdict::kGood, "configuration", "none; built-in settings serve", ""};
+    return {Verdict::kGood, "configuration",
+            std::string("no ") + config::kSystemConfig +
+                "; a broker without --config has built-in settings",
+            ""};
   }
   const auto config = config::config_read(config::kSystemConfig);
   if (config.ok()) return {Verdict::kGood, "configuration", config::kSystemConfig, ""};
@@ -131,7 +134,13 @@ Finding shim_policy_check(const char* path) {
   }
   protocol::Policy policy;
   protocol::PolicyMistake mistake{0, protocol::kPolicyNoText};
-  if (file == PolicyFile::kRead && protocol::policy_parse(text, &policy, &mistake)) return finding;
+  if (file == PolicyFile::kRead && protocol::policy_parse(text, &policy, &mistake)) {
+    constexpr const char* kWords[] = {"keep", "open", "hold", "static"};
+    finding.detail += std::string(": missing_broker = ") +
+                      kWords[static_cast<std::size_t>(policy.missing)] +
+                      (policy.broker_required ? ", require_broker = yes" : "");
+    return finding;
+  }
   finding.verdict = Verdict::kBroken;
   finding.detail += ": ";
   if (mistake.line != 0) finding.detail += "line " + std::to_string(mistake.line) + ": ";
@@ -158,6 +167,11 @@ Finding broker_gpus_check(const Snapshot& snapshot, Finding finding) {
 
 namespace {
 
+std::string config_text(const protocol::SnapshotHeader& header) {
+  const std::string path = field_text(header.config_path, sizeof header.config_path);
+  return path.empty() ? "with built-in settings" : "configuration " + path;
+}
+
 Finding broker_check(const std::string& option) {
   Finding finding{Verdict::kGood, "broker", "", ""};
   const SocketChoice choice = socket_choose(option);
@@ -165,7 +179,9 @@ Finding broker_check(const std::string& option) {
   if (auto client = Client::connect(choice.path, &error)) {
     const auto snapshot = snapshot_fetch(*client, &error);
     if (snapshot) {
-      finding.detail = choice.path + ", " + std::to_string(snapshot->gpus.size()) + " GPUs";
+      const std::size_t gpus = snapshot->gpus.size();
+      finding.detail = choice.path + ", " + std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs") +
+                       ", " + config_text(snapshot->header);
       return broker_gpus_check(*snapshot, std::move(finding));
     }
   } else if (!choice.named && !system_configured()) {
@@ -216,6 +232,7 @@ void program_check(const DoctorOptions& options, std::vector<Finding>* out) {
   const std::vector<std::string> first =
       options.soft ? std::vector<std::string>{soft_directory()} : std::vector<std::string>{};
   if (!reach.file.empty()) libraries_reach(&reach, first);
+  if (options.soft) soft_reach(&reach, soft_directory());
   if (reach.hookable) out->push_back({Verdict::kGood, "program", reach.finding, ""});
   for (const Obstacle& obstacle : reach.obstacles) {
     out->push_back({Verdict::kBroken, "program", obstacle.what, obstacle.fix});

@@ -171,6 +171,7 @@ void elf_mentions_read(std::string_view bytes, ElfFacts* facts) {
   facts->names_driver |= mentions(bytes, "libcuda.so.1");
   facts->has_runtime_names |=
       mentions(bytes, "cudaGetDeviceCount") || mentions(bytes, "cudaErrorInitializationError");
+  facts->nvidia_runtime |= mentions(bytes, "cudart.shm.");
   facts->names_preload |= mentions(bytes, "LD_PRELOAD");
 }
 

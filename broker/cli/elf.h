@@ -19,6 +19,7 @@ struct ElfFacts {
   std::vector<std::string> runpath;  // DT_RUNPATH
   bool names_driver = false;       // mentions libcuda.so.1 somewhere, as a static CUDA runtime does
   bool has_runtime_names = false;  // mentions entry points of the CUDA runtime
+  bool nvidia_runtime = false;     // carries NVIDIA's CUDA runtime: mentions its shared memory
   bool names_preload = false;      // mentions LD_PRELOAD
   bool defines_driver = false;     // exports functions of the CUDA driver
   bool imports_dlmopen = false;

@@ -62,7 +62,7 @@ what to ask for:
   --weight N          no guarantee, and no wait for one: the job's part of the GPU time that the guarantees leave, N
                       against the weights of the others that want it
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
-  --gpus K            so many GPUs (default 1); they are granted and taken together
+  --gpus K            so many GPUs (default 1, at most 8 for one job); they are granted and taken together
   --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more.
                       CUDA_VISIBLE_DEVICES does not choose: it is set to what was granted, counted from 0
   --profile P         ask for this profile of sluice.toml instead of the one that fits your user and groups
@@ -75,7 +75,7 @@ how to wait:
   Ctrl-C leaves the line.
 
 where:
-  --soft N            use N software GPUs (1 to 16): needs no GPU, for trying things out. Another N than before makes new
+  --soft N            use N software GPUs (1 to 16; one job has 8 of them at most): needs no GPU. Another N than before makes new
                       ones. The machine's broker has no such GPUs, so a private one is started, also where that one runs;
                       --socket or SLUICE_SOCKET names another
   --socket PATH       the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
@@ -179,7 +179,7 @@ constexpr char kDrain[] =
 drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. For maintenance,
 or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
 that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again. sluice status says
-"draining" while jobs are on it, "drained" when nothing is left. Those that wait for it are told whose command it was, why and
+"draining" while a job or the contexts of a suspended one are on it, "drained" when it is empty. Those that wait for it are told whose command it was, why and
 until when.
 
   --reason TEXT   why, for those that wait; at most 95 bytes

@@ -35,14 +35,18 @@ std::string words_of(const std::map<std::string, E>& words) {
   return out;
 }
 
-// Each of these throws CLI::ValidationError, which names the option.
+[[noreturn]] void refuse(const std::string& option, const std::string& text) {
+  throw CLI::ValidationError(option + " " + text);
+}
+
+// Each of these refuses what is no such value.
 template <class E, class Out>
 void word_option(CLI::App& app, const char* option, const std::map<std::string, E>& words,
                  Out* out) {
   app.add_option_function<std::string>(option, [option, &words, out](const std::string& text) {
     const auto found = words.find(text);
     if (found == words.end())
-      throw CLI::ValidationError(option, "is one of " + words_of(words) + ", not '" + text + "'");
+      refuse(option, "is one of " + words_of(words) + ", not '" + text + "'");
     *out = found->second;
   });
 }
@@ -51,7 +55,8 @@ void word_option(CLI::App& app, const char* option, const std::map<std::string, 
 std::string size_guess(const std::string& text) {
   const std::size_t digits = text.find_first_not_of("0123456789.");
   const std::string number = text.substr(0, digits);
-  if (number.empty() || !config::size_parse(number + "G")) return "";
+  if (number.find_first_of("123456789") == std::string::npos || !config::size_parse(number + "G"))
+    return "";
   if (digits == std::string::npos) {
     constexpr std::size_t kBytesDigits = 7;  // as many have only bytes
     return number.size() >= kBytesDigits ? number + "B" : number + "M or " + number + "G";
@@ -69,21 +74,23 @@ std::string size_guess(const std::string& text) {
 void size_option(CLI::App& app, const char* option, std::uint64_t* out) {
   app.add_option_function<std::string>(option, [option, out](const std::string& text) {
     const auto bytes = config::size_parse(text);
-    if (!bytes || *bytes == 0) {
-      const std::string guess = size_guess(text);
-      throw CLI::ValidationError(option, "takes a size with its unit, such as 8G or 512M, not '" +
-                                             text + "'" + (guess.empty() ? "" : "; write ") +
-                                             guess);
+    if (bytes && *bytes != 0) {
+      *out = *bytes;
+      return;
     }
-    *out = *bytes;
+    const std::string guess = size_guess(text);
+    const bool nothing = text.find_first_not_of("0.") == std::string::npos || bytes;
+    refuse(option, "takes a size with its unit, such as 8G or 512M, not '" + text + "'" +
+                       (nothing         ? "; it has to be more than 0"
+                        : guess.empty() ? ""
+                                        : "; write " + guess));
   });
 }
 
 void duration_option(CLI::App& app, const char* option, std::int64_t* out) {
   app.add_option_function<std::string>(option, [option, out](const std::string& text) {
     const auto ns = config::duration_parse(text);
-    if (!ns || *ns <= 0)
-      throw CLI::ValidationError(option, "takes a time such as 30s or 10m, not '" + text + "'");
+    if (!ns || *ns <= 0) refuse(option, "takes a time such as 30s or 10m, not '" + text + "'");
     *out = *ns;
   });
 }
@@ -103,8 +110,7 @@ void number_option(CLI::App& app, const char* option, std::uint32_t most, std::u
   app.add_option_function<std::string>(option, [option, most, out](const std::string& text) {
     const std::uint32_t value = number_read(text, most);
     if (value == 0) {
-      throw CLI::ValidationError(
-          option, "takes a number from 1 to " + std::to_string(most) + ", not '" + text + "'");
+      refuse(option, "takes a number from 1 to " + std::to_string(most) + ", not '" + text + "'");
     }
     *out = value;
   });
@@ -117,8 +123,8 @@ void percent_option(CLI::App& app, const char* option, std::uint32_t* out) {
     if (digits.size() > 1 && digits.back() == '%') digits.remove_suffix(1);
     *out = number_read(digits, 100);
     if (*out == 0) {
-      throw CLI::ValidationError(
-          option, "takes a whole percentage from 1 to 100, such as 25 or 25%, not '" + text + "'");
+      refuse(option,
+             "takes a whole percentage from 1 to 100, such as 25 or 25%, not '" + text + "'");
     }
   });
 }
@@ -126,9 +132,8 @@ void percent_option(CLI::App& app, const char* option, std::uint32_t* out) {
 void reason_option(CLI::App& app, std::string* out) {
   app.add_option_function<std::string>("--reason", [out](const std::string& text) {
     if (text.size() >= protocol::kDrainReasonBytes)
-      throw CLI::ValidationError(
-          "--reason", "takes at most " + std::to_string(protocol::kDrainReasonBytes - 1) +
-                          " bytes, these are " + std::to_string(text.size()));
+      refuse("--reason", "takes at most " + std::to_string(protocol::kDrainReasonBytes - 1) +
+                             " bytes, these are " + std::to_string(text.size()));
     *out = text;
   });
 }
@@ -137,9 +142,8 @@ void until_option(CLI::App& app, std::int64_t* out) {
   app.add_option_function<std::string>("--until", [out](const std::string& text) {
     const auto until = until_parse(text, static_cast<std::int64_t>(time(nullptr)));
     if (!until)
-      throw CLI::ValidationError(
-          "--until",
-          "takes a time to come such as 18:00, 2h or '2026-11-28 08:00', not '" + text + "'");
+      refuse("--until",
+             "takes a time to come such as 18:00, 2h or '2026-11-28 08:00', not '" + text + "'");
     *out = *until;
   });
 }
@@ -198,11 +202,13 @@ Parsed run_check(const RunOptions& run) {
     fault = "--memory-min is above --memory; the guaranteed part cannot be larger than the quota";
   }
   if (run.tenant_class == TenantClass::kExclusive) {
-    const char* option = run.memory_max_bytes != 0   ? "--memory"
-                         : run.memory_min_bytes != 0 ? "--memory-min"
-                         : run.weight                ? "--weight"
-                         : run.sm_percent != 0       ? "--sm"
-                                                     : "";
+    const char* option = run.memory_max_bytes != 0            ? "--memory"
+                         : run.memory_min_bytes != 0          ? "--memory-min"
+                         : run.weight                         ? "--weight"
+                         : run.sm_percent != 0                ? "--sm"
+                         : run.sm_mode != SmMode::kBestEffort ? "--sm-mode"
+                         : run.swap                           ? "--swap"
+                                                              : "";
     if (*option != '\0')
       fault = std::string("an exclusive job owns whole GPUs, so ") + option +
               " means nothing to it; leave it out";

@@ -47,8 +47,7 @@ const char* route_text(CudaRoute route) {
     case CudaRoute::kSharedRuntime:
       return "uses the shared CUDA runtime";
     case CudaRoute::kStaticRuntime:
-      return "carries a static CUDA runtime (fine on a GPU; for software GPUs build it with nvcc "
-             "-cudart shared)";
+      return "carries a static CUDA runtime";
     case CudaRoute::kDriver:
       return "uses the CUDA driver directly";
     case CudaRoute::kNone:
@@ -67,6 +66,14 @@ std::string privilege_gained(const std::string& path) {
   if ((status.st_mode & S_ISGID) != 0 && status.st_gid != getegid()) return "setgid";
   if (getxattr(path.c_str(), "security.capability", nullptr, 0) > 0) return "file capabilities";
   return "";
+}
+
+/// A setuid program gains nothing for the user that owns it, and others run it as well.
+void own_privilege_note(const std::string& file, ProgramReach* reach) {
+  struct stat status {};
+  if (stat(file.c_str(), &status) < 0 || (status.st_mode & S_ISUID) == 0) return;
+  reach->notes.push_back(file +
+                         " is setuid: for any user but its owner the loader ignores the shim");
 }
 
 void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach* reach) {
@@ -88,6 +95,8 @@ void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach
         {file + " gains privileges when it starts (" + how +
              "), so the loader ignores the shim and no limit reaches it",
          "run it as the user that owns it, or without the bit (chmod u-s,g-s; setcap -r)"});
+  } else {
+    own_privilege_note(file, reach);
   }
   if (!facts.dynamic) {
     reach->obstacles.push_back(
@@ -116,7 +125,8 @@ void loadable_check(const std::string& file, const ElfFacts& facts, ProgramReach
   if (facts.names_preload) {
     reach->notes.push_back(file + " mentions LD_PRELOAD; it may clear it for what it starts");
   }
-  if (facts.imports_dlmopen) {
+  // A static CUDA runtime has the function, and loads the driver by dlopen all the same.
+  if (facts.imports_dlmopen && route_of(facts) != CudaRoute::kStaticRuntime) {
     reach->notes.push_back(file +
                            " calls dlmopen; libraries in a namespace of their own are not reached");
   }
@@ -279,9 +289,12 @@ ProgramReach program_reach(const std::string& path) {
   }
   reach.file = file;
   reach.route = route_of(facts);
+  reach.nvidia_runtime = facts.nvidia_runtime && reach.route == CudaRoute::kStaticRuntime;
   if (facts.elf) {
     loadable_check(file, facts, &reach);
     reach.finding = file + " can be shared: it " + route_text(reach.route);
+    if (reach.nvidia_runtime)
+      reach.finding += " (fine on a GPU; for software GPUs build it with nvcc -cudart shared)";
   } else if (!facts.script && empty_file(file)) {
     reach.obstacles.push_back({file + " is empty, so nothing runs", "copy or build it again"});
   } else if (!facts.script) {
@@ -289,6 +302,16 @@ ProgramReach program_reach(const std::string& path) {
   }
   finish(&reach);
   return reach;
+}
+
+void soft_reach(ProgramReach* reach, const std::string& directory) {
+  if (reach->nvidia_runtime)
+    reach->obstacles.push_back(
+        {reach->file + " carries NVIDIA's CUDA runtime, which starts only on NVIDIA's driver: on a "
+                       "software GPU its first CUDA call fails",
+         "build it with nvcc -cudart shared, or relink it: NVCC_APPEND_FLAGS=\"-L" + directory +
+             "\""});
+  finish(reach);
 }
 
 void libraries_reach(ProgramReach* reach, const std::vector<std::string>& library_path) {

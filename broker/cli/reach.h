@@ -26,6 +26,7 @@ struct ProgramReach {
   bool hookable = true;
   CudaRoute route = CudaRoute::kNone;
   std::vector<Obstacle> obstacles;
+  bool nvidia_runtime = false;     // carries NVIDIA's CUDA runtime, which needs NVIDIA's driver
   std::vector<std::string> notes;  // worth knowing, and no obstacle
   std::string file;                // what ld.so starts: the program, or its script's interpreter
   std::string warning;             // of the worst obstacle; empty = nothing to warn of
@@ -37,6 +38,8 @@ struct ProgramReach {
 ProgramFile program_locate(const std::string& name);
 /// The program, and where it is a script its interpreters.
 ProgramReach program_reach(const std::string& path);
+/// Adds what keeps the program from a software GPU whose libraries are in `directory`.
+void soft_reach(ProgramReach* reach, const std::string& directory);
 /// Looks at the shared libraries it needs, too. `library_path`: directories looked into first.
 void libraries_reach(ProgramReach* reach, const std::vector<std::string>& library_path);
 

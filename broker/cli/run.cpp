@@ -91,11 +91,12 @@ std::optional<Client> broker_find(const RunOptions& options, std::string* socket
 std::string gpus_text(const protocol::Admitted& admitted,
                       const std::vector<protocol::SnapshotGpu>& gpus) {
   std::string text;
+  const char* word = admitted.gpu_count > 1 ? "GPUs " : "GPU ";
   for (std::uint32_t i = 0; i < admitted.gpu_count && i < protocol::kTenantGpusMax; ++i) {
     const std::uint32_t g = protocol::gpu_index(gpus, admitted.gpus[i]);
     if (g < gpus.size()) text += (text.empty() ? "" : ", ") + std::to_string(g);
   }
-  return "GPU " + text;
+  return word + text;
 }
 
 std::string share_text(const protocol::Admitted& admitted, const std::string& where) {
@@ -109,7 +110,7 @@ std::string share_text(const protocol::Admitted& admitted, const std::string& wh
 std::string grant_text(const protocol::Admitted& admitted,
                        const std::vector<protocol::SnapshotGpu>& gpus) {
   const std::string where = gpus_text(admitted, gpus);
-  if (admitted.tenant_class == protocol::TenantClass::kExclusive) return "the whole of " + where;
+  if (admitted.tenant_class == protocol::TenantClass::kExclusive) return "all of " + where;
   return config::size_format(admitted.memory_max_bytes) + " and " + share_text(admitted, where);
 }
 
@@ -141,7 +142,8 @@ std::string fewer_text(const RunOptions& options, std::size_t there) {
   const std::string count = std::to_string(there) + (there == 1 ? " GPU" : " GPUs");
   const std::string asked = "--soft " + std::to_string(options.soft) + ", but ";
   if (socket_choose(options.socket).named)
-    return asked + "the broker that --socket or SLUICE_SOCKET names has " + count;
+    return asked + "the broker that --socket or SLUICE_SOCKET names has " + count +
+           "; leave both out, and a private broker has as many as --soft says";
   return asked + count + (there == 1 ? " answers" : " answer") +
          "; the others are lost: softgpu-ctl clear brings them back";
 }

@@ -76,7 +76,7 @@ void gpu_write(JsonWriter& json, const protocol::SnapshotGpu& gpu, std::size_t i
   json.value("tenants", gpu.tenants);
   json.value("exclusive", gpu.exclusive != 0);
   json.value("draining", gpu.draining != 0);
-  json.value("drained", gpu.closed != 0 && gpu.tenants == 0);
+  json.value("drained", protocol::gpu_drained(gpu));
   json.value("drain", field_text(gpu.drain, sizeof gpu.drain));
   json.value("lost", gpu.lost != 0);
   json.object_end();
@@ -112,6 +112,7 @@ void part_write(JsonWriter& json, const protocol::SnapshotTenantGpu& part) {
   json.value("moves", part.moves);
   json.value("moves_failed", part.moves_failed);
   json.value("overruns", part.overruns);
+  json.value("owed_ns", part.owed_ns);
   json.value("sm_percent", part.sm_percent);
   json.value("sm", sm_kind_name(part.sm_kind));
   json.value("wants", part.wants != 0);

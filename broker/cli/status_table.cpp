@@ -59,7 +59,7 @@ std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& g
       gpu.holder == 0 ? nullptr : tenant_find(snapshot, gpu.holder);
   std::string text =
       holder == nullptr ? "free" : field_text(holder->name, sizeof holder->name) + " runs";
-  if (gpu.closed != 0 && gpu.tenants == 0) return "drained";
+  if (protocol::gpu_drained(gpu)) return "drained";
   if (gpu.exclusive != 0) text += ", exclusive";
   if (gpu.draining != 0) text += ", draining";
   return text;
@@ -104,11 +104,18 @@ std::string kept_text(const Snapshot& snapshot, protocol::TenantId tenant) {
          " kept by " + (keepers.empty() ? "unknown" : "pid " + keepers);
 }
 
+/// What a running job does now. One that owes GPU time waits until that is paid back.
+std::string running_text(const protocol::SnapshotTenantGpu& part) {
+  constexpr std::uint64_t kOwedLeastNs = 50'000'000;
+  if (part.wants == 0) return "running";
+  if (part.owed_ns < kOwedLeastNs) return "waits for GPU";
+  return "pays back " + seconds_text(part.owed_ns);
+}
+
 std::string state_text(const Snapshot& snapshot, const protocol::SnapshotTenant& tenant,
                        const protocol::SnapshotTenantGpu& part) {
-  std::string text = tenant.state == protocol::TenantState::kRunning
-                         ? part.wants != 0 ? "waits for GPU" : "running"
-                         : state_name(tenant.state);
+  std::string text = tenant.state == protocol::TenantState::kRunning ? running_text(part)
+                                                                     : state_name(tenant.state);
   if (part.swapped_bytes != 0) text += ", " + config::size_format(part.swapped_bytes) + " out";
   if (tenant.distrust != 0) text += ", NOT TRUSTED (" + distrust_text(tenant.distrust) + ")";
   if (tenant.runaway != 0) text += ", RUNAWAY";
@@ -193,19 +200,25 @@ std::string stopped_lines(const Snapshot& snapshot) {
   return out.empty() ? out : "\n" + out;
 }
 
+/// What is left on a GPU that takes no new jobs.
+std::string left_text(const protocol::SnapshotGpu& gpu) {
+  if (protocol::gpu_drained(gpu)) return "nothing is left on it";
+  if (gpu.tenants == 0)
+    return "no job runs on it, but suspended ones hold " + config::size_format(gpu.held_bytes) +
+           " of it (contexts): a reset ends them";
+  return std::to_string(gpu.tenants) +
+         (gpu.tenants == 1 ? " job is still on it" : " jobs are still on it");
+}
+
 /// Of GPUs that take no new jobs by command: whose command it was, and why.
 std::string drain_lines(const Snapshot& snapshot) {
   std::string out;
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
     const protocol::SnapshotGpu& gpu = snapshot.gpus[i];
     if (gpu.closed == 0) continue;
-    const std::string left =
-        gpu.tenants == 0 ? "; nothing is left on it"
-                         : "; " + std::to_string(gpu.tenants) +
-                               (gpu.tenants == 1 ? " job is still on it" : " jobs are still on it");
-    out += text_wrapped(
-               "GPU " + std::to_string(i) + ": " + field_text(gpu.drain, sizeof gpu.drain) + left,
-               kColumns) +
+    out += text_wrapped("GPU " + std::to_string(i) + ": " +
+                            field_text(gpu.drain, sizeof gpu.drain) + "; " + left_text(gpu),
+                        kColumns) +
            "\n";
   }
   return out.empty() ? out : "\n" + out;

@@ -8,6 +8,7 @@
 #include "broker/core/limits.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/policy.h"
 #include "broker/core/texts.h"
 
 namespace sluice::core {
@@ -52,14 +53,14 @@ const Tenant* largest(const Gpu& gpu, Part part) {
 
 std::string idle_mark(const Tenant& tenant) { return "{idle " + std::to_string(tenant.id) + "}"; }
 
-/// "; most of it has job 3 (train) of user 1000: 2 GiB, idle for 12 min".
+/// "; job 3 (train) of user 1000 has most of it: 2 GiB, idle for 12 min".
 std::string most_text(const Gpu& gpu, Part part, std::string (*text)(Bytes)) {
   const Tenant* holder = largest(gpu, part);
   if (holder == nullptr) return "";
   const auto holders = std::ranges::count_if(
       gpu.shares, [part](const Share* share) { return part(*share->tenant) > 0; });
-  return "; " + std::string(holders == 1 ? "all" : "most") + " of it has " + holder_text(*holder) +
-         ": " + text(part(*holder)) + idle_mark(*holder);
+  return "; " + holder_text(*holder) + " has " + (holders == 1 ? "all" : "most") +
+         " of it: " + text(part(*holder)) + idle_mark(*holder);
 }
 
 std::string asks_text(const TenantAsked& ask, const std::string& amount) {
@@ -80,7 +81,8 @@ std::string memory_text(const State& state, std::uint32_t g, const TenantAsked& 
   const Bytes turns = spread_max(gpu);
   std::string text = "of " + bytes_text(gpu.capacity) + " on " + gpu_name(g) + ", " +
                      bytes_text(gpu.promised_min) + " is promised";
-  if (turns != 0) text += ", " + bytes_text(turns) + " is for what jobs bring back in their turn";
+  if (turns != 0)
+    text += ", " + bytes_text(turns) + " is kept for memory that comes back from the host";
   if (back != 0)
     text += ", " + bytes_text(back) + " of jobs that ended or were moved out is not free yet";
   return text + asks + most_text(gpu, promise_of, bytes_text);
@@ -156,7 +158,9 @@ std::string drain_text(const State& state, const std::vector<std::uint32_t>& can
     if (text.empty()) text = one;
   }
   if (text.empty()) return reason_text(QueueReason::kDrain);
-  return text + (more == 0 ? "" : ", and " + std::to_string(more) + " more GPUs are not to be had");
+  if (more == 0) return text;
+  return text + ", and " + std::to_string(more) + " more " +
+         (more == 1 ? "GPU takes" : "GPUs take") + " no new job";
 }
 
 /// Which request goes first where there would be room.
@@ -169,6 +173,21 @@ std::string priority_text(const State& state, const TenantAsked& ask) {
            (waiter->ask.uid == ask.uid ? "as long as it waits" : "for a while");
   }
   return reason_text(QueueReason::kPriority);
+}
+
+/// What a job waits for that pays an overrun back; empty = it does not.
+std::string debt_text(const State& state, const Tenant& tenant, Nanos now) {
+  constexpr Nanos kWorthATextNs = 50'000'000;
+  for (const Share& share : tenant.shares) {
+    if (!tenant.waiting || share.on || !share.capped) continue;
+    const Debt debt = policies_debt(state.policy, *state.gpus[share.gpu], share, now);
+    if (debt.ns < kWorthATextNs) continue;
+    return "it pays back " + duration_text(debt.ns) + " of GPU time that jobs of user " +
+           std::to_string(tenant.uid) + " took beyond their share: it runs again in about " +
+           duration_text(debt.paid_in) +
+           (tenant.sm_mode == SmMode::kFixed ? "" : ", or as soon as no other job wants its GPU");
+  }
+  return "";
 }
 
 }  // namespace
@@ -210,15 +229,15 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
            wait_text(state, waiter->ask, waiter->reason);
   if (tenant.phase == Phase::kRunaway) {
     const bool ends = state.policy.runaway == RunawayPolicy::kEnd;
-    return "it is a runaway: a kernel of it has run for " + duration_text(now - tenant.drain_from) +
-           " since its turn ended, and " +
+    return "it is a runaway: for " + duration_text(now - tenant.drain_from) +
+           " it has not given its GPU back (a kernel of it runs, or it is stopped), and " +
            (ends ? "it is ended once others have waited " +
                        duration_text(state.policy.runaway_after_ns) + " for it"
                  : "the others share the GPU with it");
   }
   if (tenant.residence != Residence::kIn && tenant.residence != Residence::kLeaving)
     return "its memory is on the host, for others' turn; it comes back by itself";
-  return "";
+  return debt_text(state, tenant, now);
 }
 
 }  // namespace sluice::core

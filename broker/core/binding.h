@@ -15,7 +15,7 @@ namespace sluice::core {
 std::string wait_text(const State& state, const TenantAsked& ask, QueueReason reason);
 
 /// Why the job does not run, where the reason is the broker's: it is suspended, put aside, swapped,
-/// or a runaway. Empty = nothing keeps it.
+/// a runaway, or pays an overrun back. Empty = nothing keeps it.
 std::string stopped_text(const State& state, const Tenant& tenant, Nanos now);
 
 /// "drained by user 0 (new fans), until 18:00".

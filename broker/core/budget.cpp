@@ -76,6 +76,10 @@ class FixedBudget final : public SharePolicy {
     share.tokens_ns = std::max(share.tokens_ns - ns, -kDebtMostNs);
   }
 
+  double repays(const Policy&, const Gpu&, const Share& share, Nanos) const override {
+    return rate(share);
+  }
+
   bool may_run(const Policy& policy, const Gpu&, Share& share, Nanos now) const override {
     if (!fixed(share)) return true;
     fill(policy, share, now);

@@ -103,7 +103,8 @@ void gpu_command(State& state, const CommandAsked& event, Actions& out) {
   Gpu& gpu = *state.gpus[g];
   std::string text;
   if (event.dry_run)
-    text = "nothing was changed; " + std::to_string(gpu.shares.size()) + " jobs would stay on it";
+    text = "nothing was changed; " + std::to_string(gpu.shares.size()) +
+           (gpu.shares.size() == 1 ? " job would stay on it" : " jobs would stay on it");
   else if (gpu.closed_to_new != drain || (drain && gpu.drain != event.drain)) {
     state.queue_dirty = true;
     gpu.closed_to_new = drain;

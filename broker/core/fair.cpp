@@ -116,6 +116,11 @@ class WeightedFair final : public SharePolicy {
     share.debt_ns = std::min(share.debt_ns + ns, kDebtMostNs);
   }
 
+  double repays(const Policy& policy, const Gpu& gpu, const Share& share,
+                Nanos now) const override {
+    return part(policy, gpu, share, now);
+  }
+
   bool may_run(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) const override {
     if (share.debt_ns <= 0 || !owes(share)) return true;
     pay(policy, gpu, share, now);

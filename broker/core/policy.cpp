@@ -87,6 +87,18 @@ void policies_owe(const Policy& policy, const Gpu& gpu, Share& share, double ns,
   for (const SharePolicy* p : set_of(policy).all) p->owe(policy, gpu, share, ns, now);
 }
 
+Debt policies_debt(const Policy& policy, const Gpu& gpu, const Share& share, Nanos now) {
+  Debt debt;
+  Share as_of_now = share;
+  for (const SharePolicy* p : set_of(policy).all) {
+    const double owed = p->owed(policy, gpu, as_of_now, now);
+    if (owed < static_cast<double>(std::max<Nanos>(debt.ns, 1))) continue;
+    const double paid_in = owed / p->repays(policy, gpu, as_of_now, now);
+    debt = {static_cast<Nanos>(owed), static_cast<Nanos>(paid_in)};
+  }
+  return debt;
+}
+
 bool policies_may_run(const Policy& policy, const Gpu& gpu, Share& share, Nanos now) {
   return std::ranges::all_of(set_of(policy).capping, [&](const SharePolicy* p) {
     return p->may_run(policy, gpu, share, now);

@@ -21,6 +21,12 @@
 
 namespace sluice::core {
 
+/// GPU time that a share has overrun and not paid back, and how long the clock takes to pay it.
+struct Debt {
+  Nanos ns = 0;
+  Nanos paid_in = 0;
+};
+
 /// The most GPU time that a share is remembered to owe. Fifteen times what a runaway can overrun by
 /// the default (Policy::runaway_after_ns), so that none of it is forgiven. It is bounded because
 /// under `report` a kernel of a night would else lock its tenant out for days.
@@ -48,6 +54,8 @@ class SharePolicy {
   /// GPU time that it has overrun and not paid back. `owe` adds to it what another tenant left.
   virtual double owed(const Policy&, const Gpu&, Share&, Nanos /*now*/) const { return 0; }
   virtual void owe(const Policy&, const Gpu&, Share&, double /*ns*/, Nanos /*now*/) const {}
+  /// The part of the clock's time that pays it back.
+  virtual double repays(const Policy&, const Gpu&, const Share&, Nanos /*now*/) const { return 1; }
   /// May it be opened now? (Not: is it its turn.)
   virtual bool may_run(const Policy&, const Gpu&, Share&, Nanos /*now*/) const { return true; }
   /// When may_run can become true for a share for which it is false.
@@ -78,6 +86,8 @@ void policies_charge(const Policy&, Gpu&, Share&, double ns);
 void policies_overran(const Policy&, const Gpu&, Share&, double ns, Nanos now);
 double policies_owed(const Policy&, const Gpu&, Share&, Nanos now);
 void policies_owe(const Policy&, const Gpu&, Share&, double ns, Nanos now);
+/// As of `now`; changes nothing.
+Debt policies_debt(const Policy&, const Gpu&, const Share&, Nanos now);
 bool policies_may_run(const Policy&, const Gpu&, Share&, Nanos now);
 Nanos policies_may_run_at(const Policy&, const Gpu&, const Share&, Nanos now);
 Nanos policies_run_until(const Policy&, Share&, Nanos now);

@@ -6,6 +6,7 @@
 #include "broker/core/hold.h"
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
+#include "broker/core/policy.h"
 #include "broker/core/state.h"
 #include "broker/protocol/pages.h"
 
@@ -92,9 +93,10 @@ protocol::SnapshotTenant waiter_view(const Waiter& waiter) {
 
 protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, Nanos now) {
   const Tenant& tenant = *share.tenant;
+  const Gpu& gpu = *state.gpus[share.gpu];
   protocol::SnapshotTenantGpu view{};
   view.tenant = tenant.id;
-  view.gpu = state.gpus[share.gpu]->uuid;
+  view.gpu = gpu.uuid;
   view.memory_max_bytes = tenant.memory_max;
   view.memory_min_bytes = tenant.memory_min;
   view.busy_ns = count(share.busy_ns);
@@ -110,6 +112,7 @@ protocol::SnapshotTenantGpu share_view(const State& state, const Share& share, N
   view.suspending_ns = count(ways.suspending_ns);
   view.restoring_ns = count(ways.restoring_ns);
   view.moves = tenant.moves;
+  view.owed_ns = count(policies_debt(state.policy, gpu, share, now).ns);
   view.sm_percent = tenant.sm_percent;
   view.sm_kind = tenant.sm_kind;
   view.wants = static_cast<std::uint8_t>((tenant_wants(tenant) >> share.index) & 1U);

@@ -164,8 +164,10 @@ std::optional<std::string> Engine::profile_fault(const Profile& profile, uid_t u
            " %; ask for less with --sm";
   }
   if (tenants_of(uid) >= profile.tenants_max) {
-    return who + " allows " + std::to_string(profile.tenants_max) +
-           " jobs at a time and as many run or wait; end one first";
+    const bool one = profile.tenants_max == 1;
+    return who + " allows " + std::to_string(profile.tenants_max) + (one ? " job" : " jobs") +
+           " at a time, and " + (one ? "one runs or waits" : "as many run or wait") +
+           "; end one first";
   }
   return std::nullopt;
 }

@@ -27,6 +27,22 @@ void probe_apply(const devices::ProbedGpu& probed, std::vector<ServedGpu>* gpus)
   }
 }
 
+/// Takes `bytes` off what is promised of each GPU. False = none has anything left.
+bool reserve_keep(std::uint64_t bytes, Log& log, std::vector<ServedGpu>* gpus, std::string* error) {
+  bool any = gpus->empty();
+  for (ServedGpu& gpu : *gpus) {
+    const bool all = bytes != 0 && gpu.capacity_bytes <= bytes;
+    if (all) {
+      *error = "[memory] reserve keeps back all " + std::to_string(gpu.capacity_bytes >> 20) +
+               " MiB of " + devices::uuid_format(gpu.uuid) + ", so no job gets any; lower it";
+      log.message(Level::kWarning, "reserve_too_large", *error, {});
+    }
+    any |= !all;
+    gpu.capacity_bytes -= all ? gpu.capacity_bytes : bytes;
+  }
+  return any;
+}
+
 }  // namespace
 
 std::string program_beside(const char* name) {
@@ -61,8 +77,8 @@ bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu
                 {});
   }
   for (const devices::ProbedGpu& gpu : probed.gpus) probe_apply(gpu, out);
-  for (ServedGpu& gpu : *out) {
-    gpu.capacity_bytes -= reserve_bytes < gpu.capacity_bytes ? reserve_bytes : gpu.capacity_bytes;
+  if (!reserve_keep(reserve_bytes, log, out, error)) return false;
+  for (const ServedGpu& gpu : *out) {
     log.line(Level::kInfo, "gpu",
              {{"uuid", devices::uuid_format(gpu.uuid)},
               {"name", gpu.name},

@@ -63,6 +63,16 @@ bool config_load(const daemon::Options& options, daemon::Log& log, config::Confi
   return false;
 }
 
+/// The listener makes the directory of the configured socket, which a boot has taken away. One that
+/// --socket names and that is not there is mistyped. Empty = it is there.
+std::string socket_directory_missing(const daemon::Options& options) {
+  const std::size_t slash = options.socket_path.rfind('/');
+  if (slash == std::string::npos || slash == 0) return "";
+  const std::string directory = options.socket_path.substr(0, slash);
+  if (access(directory.c_str(), F_OK) == 0 || errno != ENOENT) return "";
+  return "there is no directory " + directory + " for the socket; make it, or correct --socket";
+}
+
 // A private broker's directory was made for it by `sluice run` and goes with it; one with anything
 // else in it stays.
 void private_directory_remove(const daemon::Options& options) {
@@ -129,6 +139,8 @@ int main(int argc, char** argv) {
   if (!daemon::inventory_take(setup.config.reserve_bytes, log, &setup.gpus, &error)) {
     return fail(log, options.ready_fd, error);
   }
+  if (const std::string missing = socket_directory_missing(options); !missing.empty())
+    return fail(log, options.ready_fd, missing);
   setup.socket_path = options.socket_path.empty() ? setup.config.socket : options.socket_path;
   setup.is_private = options.is_private;
   if (!options.is_private)

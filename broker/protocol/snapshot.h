@@ -151,13 +151,17 @@ struct SnapshotGpu {
   std::uint8_t draining;
   std::uint8_t software;  // a software GPU
   std::uint8_t lost;      // no longer answers: takes no tenants
-  std::uint8_t closed;    // to new tenants, by command: drained once nothing is on it
+  std::uint8_t closed;    // to new tenants, by command: see gpu_drained()
   std::uint8_t index;     // as `sluice status` counts
   std::uint8_t reserved0[2];
   std::uint32_t sm_guaranteed;  // sum of the guaranteed shares, 0-100
   char drain[160];  // whose command, why and until when: "drained by user anna (new fans)"
 };
 static_assert(sizeof(SnapshotGpu) == 16 + 64 + 10 * 8 + 8 + 8 + 8 + 160);
+/// Closed to new tenants, and empty. A suspended tenant leaves its context on the GPU.
+constexpr bool gpu_drained(const SnapshotGpu& gpu) {
+  return gpu.closed != 0 && gpu.tenants == 0 && gpu.held_bytes == 0;
+}
 
 struct SnapshotTenant {
   TenantId tenant;            // 0 while queued
@@ -219,12 +223,13 @@ struct SnapshotTenantGpu {
   std::uint64_t suspending_ns;  // on the way out, and
   std::uint64_t restoring_ns;   // on the way in
   std::uint64_t moves;          // times it was moved out
+  std::uint64_t owed_ns;        // GPU time overrun by its user's jobs and not paid back
   std::uint32_t sm_percent;
   std::uint8_t wants;          // 1 while a thread of it waits at the gate
   SmKind sm_kind;              // what sm_percent is
   std::uint16_t moves_failed;  // moves that did not come about; 65535 = so many or more
 };
-static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 21 * 8 + 8);
+static_assert(sizeof(SnapshotTenantGpu) == 8 + 16 + 22 * 8 + 8);
 
 struct SnapshotProcess {
   TenantId tenant;

@@ -10,7 +10,7 @@ namespace sluice::protocol {
 
 /// Bumped when any message or page layout changes; a peer of another version is refused with a
 /// text.
-inline constexpr std::uint16_t kVersion = 8;
+inline constexpr std::uint16_t kVersion = 9;
 
 /// How long calls waited at the gate, told apart by these bounds; the last count is of what took
 /// longer.

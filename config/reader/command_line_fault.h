@@ -4,11 +4,31 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
+
+#include "config/reader/keys.h"
 
 namespace sluice::config {
 
+/// "there is no option '--secnods' (did you mean --seconds?)". A word that is no option comes last.
+inline std::string unknown_words_fault(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining();
+  std::string wrong = words.empty() ? "" : words.front();
+  for (const std::string& word : words)
+    if (!wrong.starts_with("-") && word.starts_with("-")) wrong = word;
+  if (!wrong.starts_with("-")) return "there is a word too many, '" + wrong + "'";
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  const auto near = word_nearest(wrong.substr(0, wrong.find('=')), known);
+  return "there is no option '" + wrong + "'" +
+         (near ? " (did you mean " + std::string(*near) + "?)" : "");
+}
+
 /// `app`: what parsed, and threw `error`. Returns one clause with no full stop at its end.
 inline std::string command_line_fault(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) return unknown_words_fault(app);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return error.what();
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_items_expected_max() == 1 && option->count() > 1)

@@ -135,8 +135,14 @@ void class_read(const toml::key& name, const toml::table& from, const Table& tab
     }
     return;
   }
-  table_read(from, table, Target{&config, &config.classes[std::string(name.str())], nullptr}, notes,
-             errors);
+  ClassSettings& settings = config.classes[std::string(name.str())];
+  table_read(from, table, Target{&config, &settings, nullptr}, notes, errors);
+  if (settings.idle_end_ns != 0 && settings.idle_end_ns < settings.idle_ns)
+    error_add(errors, from.source().begin,
+              "class '" + std::string(name.str()) + "': idle_end (" +
+                  duration_format(settings.idle_end_ns) + ") is less than idle (" +
+                  duration_format(settings.idle_ns) +
+                  "), so a job would be ended before it was told; make it longer");
 }
 
 const char* profile_name_check(std::string_view name) {
@@ -310,6 +316,13 @@ void root_read(const toml::table& root, Config& config, std::vector<Origin>* ori
   }
 }
 
+/// In our words where the parser's tell a user nothing.
+std::string parse_fault_text(std::string_view description) {
+  if (description.find("redefine") != description.npos)
+    return "this key or table stands in the file twice; remove one";
+  return "not valid TOML: " + text_shown(description, 200);
+}
+
 /// Hands the parsed text to `read`, or says why it is none.
 template <class Read>
 void toml_read(std::string_view text, Errors& errors, Read read) {
@@ -322,7 +335,7 @@ void toml_read(std::string_view text, Errors& errors, Read read) {
     if (unquoted) {
       errors.push_back(std::move(*unquoted));
     } else {
-      error_add(errors, at, "not valid TOML: " + text_shown(error.description(), 200));
+      error_add(errors, at, parse_fault_text(error.description()));
     }
   }
 }

@@ -140,6 +140,16 @@ void row_join(WhyRow& row, const IdleObserver& observer, const Snapshot& last,
   row.cgroup = cgroup_since(found->second.look, cgroup_look(found->second.process));
 }
 
+using TenantGpu = std::pair<protocol::TenantId, std::string>;
+
+/// Keeps the most that each job has owed on each GPU.
+void owed_note(const Snapshot& snapshot, std::map<TenantGpu, std::uint64_t>& owed) {
+  for (const auto& row : snapshot.tenant_gpus) {
+    std::uint64_t& most = owed[{row.tenant, uuid_text(row.gpu)}];
+    most = std::max(most, row.owed_ns);
+  }
+}
+
 int index_of(const Snapshot& snapshot, const std::string& uuid) {
   for (const auto& gpu : snapshot.gpus)
     if (uuid_text(gpu.uuid) == uuid) return gpu.index;
@@ -200,6 +210,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
   WholeGpus whole;
   Snapshot last;
   std::map<protocol::TenantId, Before> before;
+  std::map<TenantGpu, std::uint64_t> owed;
   WhyReport report;
   const std::uint64_t end_ns = monotonic_ns() + options.seconds_ns;
   for (int look = 0; look == 0 || monotonic_ns() < end_ns; ++look) {
@@ -216,6 +227,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
         if (!before.contains(row.tenant))
           before[row.tenant] = {row.pid, monotonic_ns(), cgroup_look(row.pid)};
       last = snapshot;
+      owed_note(last, owed);
     }
     observer.look();
     whole.look(monotonic_ns());
@@ -234,6 +246,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
         "', which is another user's; ask its user, or look as root");
     return kFailed;
   }
+  for (WhyRow& row : report.rows) row.owed_ns = owed[{row.tenant, row.gpu}];
   for (WhyWholeRow& row : report.whole) row.gpu_index = index_of(last, row.gpu);
   const std::string text = options.json ? why_json(report) : why_text(report);
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;

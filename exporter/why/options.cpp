@@ -18,7 +18,7 @@ const char* const kWhyUsage =
     "  network   it waited for sockets, peers of a distributed job among them\n"
     "  lock      it waited for a lock whose owner did nothing that explains it\n"
     "  sync      it waited in the driver: copies, the end of kernels\n"
-    "  gate      it waited for its lease: the GPU was somebody else's\n"
+    "  gate      it waited for its lease: the GPU was another job's\n"
     "  memory    it waited for room in the GPU's memory\n"
     "  no-work   it slept, or waited for input\n"
     "\n"

@@ -9,6 +9,7 @@ namespace sluice::exporter {
 namespace {
 
 constexpr int kBarWidth = 40;
+constexpr std::uint64_t kOwedLeastNs = 50'000'000;  // "0.1 s"
 
 constexpr std::array<const char*, kCauses> kAdvice{
     "the host computes while the GPU waits: prepare data in other threads or processes and ahead "
@@ -24,7 +25,7 @@ constexpr std::array<const char*, kCauses> kAdvice{
     "lock)",
     "copies and waits keep the GPU idle: copy from pinned memory in a stream of its own, wait less "
     "often",
-    "the GPU was somebody else's: `sluice status` shows the shares; ask for a larger one, or for "
+    "the GPU was another job's: `sluice status` shows the shares; ask for a larger one, or for "
     "an exclusive GPU",
     "the GPU's memory is full: smaller batches, or a quota that is not oversold",
     "the program slept, or waited for input: have its input ready earlier; where there is nothing "
@@ -88,6 +89,14 @@ std::string gpu_text(const std::string& uuid, int index) {
   return index < 0 ? uuid : "GPU " + std::to_string(index) + " (" + uuid + ")";
 }
 
+std::string advice(const WhyRow& row, std::size_t cause) {
+  if (cause != static_cast<std::size_t>(Cause::kGate) || row.owed_ns < kOwedLeastNs)
+    return kAdvice[cause];
+  return "it pays back " + seconds_text(row.owed_ns) +
+         " of GPU time that its user's jobs took beyond their share, and waits while others want "
+         "the GPU; launch shorter kernels";
+}
+
 void row_text(std::string& out, const WhyRow& row) {
   const IdleFigures& figures = row.figures;
   const std::uint64_t all = figures.accounted_ns();
@@ -109,7 +118,7 @@ void row_text(std::string& out, const WhyRow& row) {
     if (figures.idle_ns[i] * 1000 > all) bar(out, kCauseNames[i], figures.idle_ns[i], all);
   const std::size_t worst = order[0];
   if (figures.idle_ns[worst] * 10 > all)
-    out += "  " + std::string(kCauseNames[worst]) + ": " + kAdvice[worst] + "\n";
+    out += "  " + std::string(kCauseNames[worst]) + ": " + advice(row, worst) + "\n";
   joined_text(out, row);
   if (figures.unseen_ns > 0)
     out += "  (another " + percent(figures.unseen_ns, all + figures.unseen_ns) +
@@ -168,6 +177,7 @@ std::string why_json(const WhyReport& report) {
     const auto known = [&one](const char* name, const std::optional<std::uint64_t>& value) {
       if (value) one[name] = *value;
     };
+    if (row.owed_ns > 0) one["owed_ns"] = row.owed_ns;
     known("cgroup_throttled_ns", row.cgroup.throttled_ns);
     known("cgroup_cpu_pressure_ns", row.cgroup.cpu_wait_ns);
     known("cgroup_memory_pressure_ns", row.cgroup.memory_wait_ns);

@@ -16,6 +16,7 @@ struct WhyRow {
   int gpu_index = -1;  // and as `sluice status` counts; -1 = not known
   IdleFigures figures;
   std::uint64_t watched_ns = 0;
+  std::uint64_t owed_ns = 0;   // GPU time that it pays back, the most that was seen
   CgroupLook cgroup;           // of its first process, meanwhile
   double straggler_score = 0;  // the job's own report; 0 = it reports none
   // Of its processes, if it has several: who waited least for the network while its GPU was idle,
@@ -48,7 +49,7 @@ struct WhyReport {
 std::string why_text(const WhyReport& report);
 /// One object: source, periods_lost, unseen_tenants, tenants[{tenant, name, gpu, accounted_ns,
 /// busy_ns, unseen_ns, idle_ns{cause: ns}}], and what else is known: cgroup_..._ns,
-/// straggler_score, least_waiting_process with least_wait_ns and others_wait_ns; and
+/// owed_ns, straggler_score, least_waiting_process with least_wait_ns and others_wait_ns; and
 /// whole_gpus[{tenant, name, gpu, watched_ns, busy_ratio or null}].
 std::string why_json(const WhyReport& report);
 

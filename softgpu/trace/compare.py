@@ -43,7 +43,10 @@ def main():
     parser.add_argument("second")
     arguments = parser.parse_args()
     choose = lookups if arguments.lookups else calls
-    first, second = (choose(lines_of(path)) for path in (arguments.first, arguments.second))
+    try:
+        first, second = (choose(lines_of(path)) for path in (arguments.first, arguments.second))
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}")
     different = list(difflib.unified_diff(first, second, arguments.first, arguments.second, lineterm="", n=2))
     print("\n".join(different) if different else f"{len(first)} alike")
     return 1 if different else 0

@@ -330,6 +330,20 @@ TEST(Syntax, SameKeyTwice) {
   const auto result = config_parse("[memory]\noversell = 1.0\noversell = 2.0\n", "s.toml");
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.errors().front().line, 3U);
+  EXPECT_EQ(result.errors().front().what, "this key or table stands in the file twice; remove one");
+  const auto table = config_parse("[memory]\n[broker]\n[memory]\n", "s.toml");
+  ASSERT_FALSE(table.ok());
+  EXPECT_EQ(table.errors().front().what, "this key or table stands in the file twice; remove one");
+}
+
+TEST(Idle, AJobIsNotEndedBeforeItIsTold) {
+  const auto result = config_parse("[class.debug]\nidle = \"30m\"\nidle_end = \"10m\"\n", "s.toml");
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.errors().front().text(),
+            "s.toml:1:1: class 'debug': idle_end (10m) is less than idle (30m), so a job would be "
+            "ended before it was told; make it longer");
+  EXPECT_TRUE(config_parse("[class.debug]\nidle = \"30m\"\nidle_end = \"0s\"\n", "").ok());
+  EXPECT_TRUE(config_parse("[class.debug]\nidle_end = \"10m\"\n", "").ok());
 }
 
 TEST(Syntax, InvalidUtf8) {

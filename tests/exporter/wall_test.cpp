@@ -91,11 +91,16 @@ TEST(WallJson, NeverCommandsOrProcessNumbers) {
 // The sentence that says who has most of a GPU names a job, and that name is its command's.
 TEST(WallJson, NeverNamesOfJobs) {
   const std::pair<const char*, const char*> rows[] = {
-      {"most of it has job 3 (secret) of user anna: 768 MiB, idle for 42m",
-       "most of it has job 3 of user anna: 768 MiB, idle for 42m"},
-      {"most of it has job 3 (a) of user b) of user anna: 768 MiB",
-       "most of it has job 3 of user anna: 768 MiB"},
-      {"most of it has job 3 (secr", "most of it has job 3"},
+      {"job 3 (secret) of user anna has most of it: 768 MiB, idle for 42m",
+       "job 3 of user anna has most of it: 768 MiB, idle for 42m"},
+      {"job 3 (a) of user b) of user anna has most of it: 768 MiB",
+       "job 3 of user anna has most of it: 768 MiB"},
+      {"and this job asks for 1 GiB; job 3 (secr", "and this job asks for 1 GiB; job 3"},
+      {"the quotas on GPU 0 add up to 4 GiB of 4 GiB, and this job asks for 1 GiB; job 3 (secret) "
+       "of "
+       "user anna has all of it: 4 GiB",
+       "the quotas on GPU 0 add up to 4 GiB of 4 GiB, and this job asks for 1 GiB; job 3 of user "
+       "anna has all of it: 4 GiB"},
       {"it is put aside for job 4, which has its GPU as a whole",
        "it is put aside for job 4, which has its GPU as a whole"},
       {"GPU 0 is drained by user anna (new job)", "GPU 0 is drained by user anna (new job)"},

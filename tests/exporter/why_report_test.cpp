@@ -73,6 +73,18 @@ TEST(WhyReportTest, BarsLongestFirstAndAdviceForTheLongest) {
   EXPECT_THAT(text, HasSubstr("  disk: files are slow"));
 }
 
+TEST(WhyReportTest, AJobThatPaysBackIsNotAdvisedALargerShare) {
+  WhyReport report;
+  report.rows = {row(0, 0, 0)};
+  report.rows[0].figures.idle_ns[static_cast<std::size_t>(Cause::kGate)] = 1'000'000'000;
+  EXPECT_THAT(why_text(report), HasSubstr("  gate: the GPU was another job's"));
+  report.rows[0].owed_ns = 2'400'000'000;
+  EXPECT_THAT(why_text(report), HasSubstr("  gate: it pays back 2.4 s of GPU time that its user's "
+                                          "jobs took beyond their share"));
+  EXPECT_THAT(why_text(report), Not(HasSubstr("ask for a larger")));
+  EXPECT_THAT(why_json(report), HasSubstr("\"owed_ns\": 2400000000"));
+}
+
 TEST(WhyReportTest, NoAdviceForABusyGpu) {
   WhyReport report;
   report.rows = {row(950, 40, 10)};

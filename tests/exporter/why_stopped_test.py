@@ -46,7 +46,7 @@ def main():
         later = start(machine, "later", "512MiB")
         wait_until("it waits", lambda: "1st   later" in jobs())
         tells(machine, "later", r"^later of \S+ waits in line, at place 1, for \d+ s \(Resources\): the quotas on GPU 0 add up to 1 GiB of 1 GiB, "
-                                r"and this job asks for 512 MiB; all of it has job 1 \(train\)")
+                                r"and this job asks for 512 MiB; job 1 \(train\) of user \S+ has all of it: 1 GiB")
         expect(sluice(machine, "suspend", "train").returncode == 0, "it is not suspended")
         tells(machine, "train", r"^train \(job 1\) of \S+: it is suspended: .*`sluice resume 1`$")
         train.kill()
@@ -58,6 +58,7 @@ def main():
         expect(unknown.returncode == 1 and "there is no job 'quux', and none of the last hundred" in unknown.stderr, f"{unknown}")
         later.kill()
     runaway(sys.argv[1])
+    debt(sys.argv[1])
 
 
 def runaway(build):
@@ -71,6 +72,24 @@ def runaway(build):
                               env=machine.environment, capture_output=True, text=True, timeout=60)
         expect(said.returncode == 0 and re.fullmatch(r"endless_kernel \(job 1\) of \S+: it is a runaway: [^\n]*\n", said.stdout), said)
         machine.stop(endless, 9)
+
+
+def debt(build):
+    """The next job of a user with a runaway waits, and says what it pays back and for how long."""
+    with Machine(build, config='[scheduler]\ndrain_timeout = "1s"\nrunaway_after = "2s"\n') as machine:
+        machine.start_broker()
+        neighbour = machine.start(machine.slice(machine.program("launch_loop"), sm=50))
+        machine.launch(machine.slice(machine.program("endless_kernel"), sm=5))
+        wait_until("it is ended", lambda: any("runaway" in ended["how"] for ended in machine.status()["ended"]))
+        machine.launch(machine.slice(machine.program("launch_loop"), sm=5))
+        wait_until("the next one waits", lambda: re.search(r" 5 % guaranteed .* pays back \d+\.\d s\n", sluice(machine, "status").stdout))
+        owed = max(gpu["owed_ns"] for tenant in machine.status()["tenants"] for gpu in tenant["gpus"])
+        expect(owed > 0.5e9, owed)
+        said = why(machine, "3").stdout
+        expect(re.search(r"^launch_loop \(job 3\) of \S+: it pays back .* s of GPU time that jobs of user \S+ took beyond their share: it runs "
+                         r"again in about .* s, or as soon as no other job wants its GPU\n", said), said)
+        expect(re.search(r"  gate: it pays back .* s of GPU time", said) and "ask for a larger" not in said, said)
+        machine.stop(neighbour, 9)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def default_waits(build):
         full = machine.job("--memory", "256MiB", "--name", "full")
         first, second = machine.loner(), machine.loner()
         for holder in (first, second):
-            expect(re.fullmatch(r"sluice: no room on the GPUs yet: the quotas on GPU 0 add up to .*; all of it has job \d+ .*; this "
+            expect(re.fullmatch(r"sluice: no room on the GPUs yet: the quotas on GPU 0 add up to .*; job \d+ .* has all of it: .*; this "
                                 r"program waits as number 1 in line \(reason: Resources\); sluice status shows the line\n",
                                 line := line_of(holder)), line)
         wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == [HOLDER])

@@ -115,6 +115,21 @@ TEST(QueuedText, WordForWord) {
             "train (Resources); Ctrl-C leaves the line");
 }
 
+TEST(QueuedText, AWaitForTheJobAroundItIsSaid) {
+  protocol::Queued queued{};
+  queued.position = 1;
+  queued.reason = protocol::QueueReason::kDrain;
+  std::strcpy(queued.text, "job 12 (sh) of user ada runs on GPU 0");
+  setenv("SLUICE_TENANT", "1:00ff", 1);
+  EXPECT_EQ(queued_text(queued).find("around"), std::string::npos) << "another job";
+  setenv("SLUICE_TENANT", "12:00ff", 1);
+  EXPECT_NE(queued_text(queued).find("GPU 0; job 12 is the sluice run around this command: run it "
+                                     "outside of that; you are 1st"),
+            std::string::npos)
+      << queued_text(queued);
+  unsetenv("SLUICE_TENANT");
+}
+
 TEST(QueuedText, SaysHowMuchIsGuaranteed) {
   protocol::Queued queued{};
   queued.position = 1;

@@ -65,7 +65,10 @@ TEST(TenantNamed, Mistakes) {
   EXPECT_EQ(id_of("", &error), 0u);
   EXPECT_EQ(id_of("twin", &error), 0u);
   EXPECT_EQ(error, "2 jobs are called 'twin': 6 of ada, 7 of bob; name one by its number");
-  EXPECT_EQ(id_of("later", &error), 0u) << "who waits in line has nothing to be moved";
+  EXPECT_EQ(id_of("later", &error), 0u);
+  EXPECT_EQ(error,
+            "'later' waits in line and has nothing on a GPU yet; sluice status says what it waits "
+            "for, and Ctrl-C in its sluice run takes it out");
 }
 
 CommandOptions options(CommandVerb verb, const char* tenant, const char* gpu) {

@@ -66,6 +66,8 @@ class ShimPolicy : public ::testing::Test {
 TEST_F(ShimPolicy, GoodOrAbsentIsGood) {
   EXPECT_EQ(shim_policy_check(path_.c_str()).verdict, Verdict::kGood);
   EXPECT_EQ(of("missing_broker = static\nmemory = 2GB\n").verdict, Verdict::kGood);
+  EXPECT_EQ(of("missing_broker = hold\nrequire_broker = yes\n").detail,
+            path_ + ": missing_broker = hold, require_broker = yes");
 }
 
 TEST_F(ShimPolicy, AMistakeIsNamed) {

@@ -84,10 +84,9 @@ TEST(RunOptions, AShareIsWrittenAsInTheVariableAndThePolicy) {
     EXPECT_EQ(options_parse({std::string("--sm=") + text, "prog"}, &run), Parsed::kWrong) << text;
     const std::string said = testing::internal::GetCapturedStderr();
     if (*text != '\0') {
-      EXPECT_EQ(said,
-                std::string("sluice: --sm: takes a whole percentage from 1 to 100, such as 25 "
-                            "or 25%, not '") +
-                    text + "'; see sluice run --help\n");
+      EXPECT_EQ(said, std::string("sluice: --sm takes a whole percentage from 1 to 100, such as 25 "
+                                  "or 25%, not '") +
+                          text + "'; see sluice run --help\n");
     }
   }
 }
@@ -121,6 +120,34 @@ TEST(RunOptions, AnOptionIsGivenOnceAndWithAValue) {
     EXPECT_EQ(options_parse(arguments, &run), Parsed::kWrong) << text;
     EXPECT_EQ(testing::internal::GetCapturedStderr(),
               std::string("sluice: ") + text + "; see sluice run --help\n");
+  }
+}
+
+TEST(RunOptions, WhatMeansNothingToAnExclusiveJobIsRefused) {
+  const std::vector<std::string> rows[] = {{"--memory", "1G"},     {"--memory-min", "1G"},
+                                           {"--weight", "5"},      {"--sm", "5"},
+                                           {"--sm-mode", "fixed"}, {"--swap"}};
+  for (std::vector<std::string> arguments : rows) {
+    const std::string option = arguments.front();
+    arguments.insert(arguments.end(), {"--class", "exclusive", "prog"});
+    RunOptions run;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(options_parse(arguments, &run), Parsed::kWrong) << option;
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "sluice: an exclusive job owns whole GPUs, so " + option +
+                  " means nothing to it; leave it out; see sluice run --help\n");
+  }
+}
+
+TEST(RunOptions, ASizeOfNothingIsToldSo) {
+  for (const char* text : {"0", "0M", "0.0", "00G"}) {
+    RunOptions run;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(options_parse({"--memory", text, "prog"}, &run), Parsed::kWrong);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              std::string("sluice: --memory takes a size with its unit, such as 8G or 512M, "
+                          "not '") +
+                  text + "'; it has to be more than 0; see sluice run --help\n");
   }
 }
 

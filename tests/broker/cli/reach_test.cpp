@@ -167,7 +167,10 @@ TEST_F(Reach, ProgramsThatGainPrivileges) {
 }
 
 TEST_F(Reach, PrivilegesOfTheUserAreNoGain) {
-  EXPECT_TRUE(program_reach(file("own", file_bytes("/bin/true"), 06755)).hookable);
+  const ProgramReach reach = program_reach(file("own", file_bytes("/bin/true"), 06755));
+  EXPECT_TRUE(reach.hookable);
+  ASSERT_EQ(reach.notes.size(), 1U);
+  EXPECT_THAT(reach.notes[0], HasSubstr("for any user but its owner the loader ignores the shim"));
 }
 
 TEST_F(Reach, RoutesToCuda) {
@@ -176,7 +179,24 @@ TEST_F(Reach, RoutesToCuda) {
   bytes += std::string("cudaErrorInitialization") + "Error";
   const ProgramReach reach = program_reach(file("runtime", bytes));
   EXPECT_EQ(reach.route, CudaRoute::kStaticRuntime);
-  EXPECT_THAT(reach.finding, HasSubstr("-cudart shared"));
+  EXPECT_FALSE(reach.nvidia_runtime) << "it may be the software GPU's own";
+  bytes += std::string("/cudart") + ".shm.%x";
+  EXPECT_THAT(program_reach(file("nvidia", bytes)).finding, HasSubstr("-cudart shared"));
+}
+
+TEST_F(Reach, ASoftwareGpuDoesNotRunNvidiasRuntime) {
+  const std::string ours = file_bytes("/bin/sh") + "libcuda" + ".so.1" + '\0' +
+                           "cudaErrorInitialization" + "Error" + '\0';
+  ProgramReach relinked = program_reach(file("relinked", ours));
+  soft_reach(&relinked, "/soft");
+  EXPECT_TRUE(relinked.hookable);
+  ProgramReach reach = program_reach(file("nvidia", ours + "/cudart" + ".shm.%x"));
+  EXPECT_TRUE(reach.hookable);
+  soft_reach(&reach, "/soft");
+  EXPECT_FALSE(reach.hookable);
+  EXPECT_THAT(reach.warning, HasSubstr("only on NVIDIA's driver"));
+  EXPECT_THAT(reach.warning, HasSubstr("nvcc -cudart shared"));
+  EXPECT_THAT(reach.warning, HasSubstr("NVCC_APPEND_FLAGS=\"-L/soft\""));
 }
 
 TEST_F(Reach, ScriptsAreFollowedToWhatRunsThem) {

@@ -206,6 +206,37 @@ TEST(Table, ThePolicyInForce) {
     EXPECT_THAT(json, HasSubstr(name));
 }
 
+TEST(Table, AJobThatPaysAnOverrunBack) {
+  Snapshot snapshot = sample();
+  snapshot.tenants[0].runaway = 0;
+  snapshot.tenant_gpus[0].wants = 1;
+  snapshot.tenant_gpus[0].owed_ns = 49'000'000;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  waits for GPU\n"));
+  snapshot.tenant_gpus[0].owed_ns = 2'400'000'000;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  pays back 2.4 s\n"));
+  EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"owed_ns\": 2400000000"));
+  snapshot.tenant_gpus[0].wants = 0;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  running\n")) << "it does not wait";
+}
+
+TEST(Table, AGpuWithTheContextOfASuspendedJobIsNotDrained) {
+  Snapshot snapshot = sample();
+  protocol::SnapshotGpu& gpu = snapshot.gpus[0];
+  gpu.tenants = 0;
+  gpu.holder = 0;
+  gpu.closed = gpu.draining = 1;
+  gpu.held_bytes = 32ull << 20;
+  std::strcpy(gpu.drain, "drained by user root");
+  EXPECT_THAT(status_table(snapshot), HasSubstr("free, draining"));
+  EXPECT_THAT(status_table(snapshot),
+              HasSubstr("no job runs on it, but suspended ones hold 32 MiB\n"
+                        "  of it (contexts): a reset ends them\n"));
+  EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"drained\": false"));
+  gpu.held_bytes = 0;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("; nothing is left on it\n"));
+  EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"drained\": true"));
+}
+
 TEST(Table, EmptyMachine) { EXPECT_THAT(status_table(Snapshot{}), HasSubstr("no jobs\n")); }
 
 TEST(Json, NamesAreStable) {

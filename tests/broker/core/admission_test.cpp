@@ -243,7 +243,7 @@ TEST(Admission, NoWaitAndDryRun) {
   EXPECT_EQ(
       core.one<TenantRefused>().text,
       "it would have to wait at position 1 of the queue: the quotas on GPU 0 add up to 4 GiB of "
-      "4 GiB, and this job asks for 1 GiB; all of it has job 1 (job-1) of user 1000: 4 "
+      "4 GiB, and this job asks for 1 GiB; job 1 (job-1) of user 1000 has all of it: 4 "
       "GiB{idle 1}; allow waiting, or ask for less");
   asked.no_wait = false;
   asked.dry_run = true;
@@ -269,7 +269,7 @@ TEST(Admission, WaitingTooLongIsRefusedWithTheReason) {
   EXPECT_EQ(
       core.one<TenantRefused>().text,
       "it waited 2 s and is still at position 1 of the queue: the quotas on GPU 0 add up to 4 "
-      "GiB of 4 GiB, and this job asks for 1 GiB; all of it has job 1 (job-1) of user 1000: 4 "
+      "GiB of 4 GiB, and this job asks for 1 GiB; job 1 (job-1) of user 1000 has all of it: 4 "
       "GiB{idle 1}; wait longer, or ask for less");
 }
 

@@ -94,7 +94,7 @@ TEST(Guarantee, AWaitHasItsReasonAndItsNumbersAndEndsWithAPromise) {
   EXPECT_EQ(queued.capacity, 100U);
   EXPECT_THAT(core.waits_for(),
               HasSubstr("the guarantees on GPU 1 add up to 80 of 100 %, and this job asks for "
-                        "30 %; all of it has job "));
+                        "30 %; job "));
   core.end(ends);
   EXPECT_EQ(core.one<TenantAdmitted>().request, waits.request);
 }
@@ -130,9 +130,9 @@ TEST(Guarantee, AWaitNamesTheGpuThatLacksNothingElseAndItsLargestGuarantee) {
   EXPECT_EQ(queued.promised, 80U) << "GPU 0 guarantees nothing and has no memory";
   const std::string id = std::to_string(holder);
   EXPECT_EQ(core.waits_for(),
-            "the guarantees on GPU 1 add up to 80 of 100 %, and this job asks for 40 %; most of "
-            "it has job " +
-                id + " (train) of user " + std::to_string(part.uid) + ": 50 %{idle " + id + "}");
+            "the guarantees on GPU 1 add up to 80 of 100 %, and this job asks for 40 %; job " + id +
+                " (train) of user " + std::to_string(part.uid) + " has most of it: 50 %{idle " +
+                id + "}");
 }
 
 TEST(Guarantee, AWeightNeverWaitsForAShare) {

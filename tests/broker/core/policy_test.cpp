@@ -1,4 +1,7 @@
 // The order of contended GPU time: weights, the latency band, fixed budgets.
+#include <gmock/gmock.h>
+
+#include "broker/core/binding.h"
 #include "tests/broker/core/harness.h"
 
 namespace sluice::core {
@@ -95,6 +98,44 @@ TEST(Fair, AnOverrunIsPaidBackInFull) {
   saturate(over.core, {over.a, over.b}, 2 * kSecond);
   held = saturate(over.core, {over.a, over.b}, 2 * kSecond);
   EXPECT_NEAR(static_cast<double>(held[over.a]) / 2e9, 0.5, 0.06) << "and not more";
+}
+
+/// The part of `tenant` in a snapshot.
+protocol::SnapshotTenantGpu part_of(Harness& core, TenantId tenant) {
+  for (const auto& part : state_view(core.state(), core.now).tenant_gpus)
+    if (part.tenant == tenant) return part;
+  return {};
+}
+
+std::string stopped_of(Harness& core, TenantId tenant) {
+  return stopped_text(core.state(), *core.state().tenants.at(tenant), core.now);
+}
+
+TEST(Fair, AJobThatPaysBackSaysHowMuchAndForHowLong) {
+  Overrunner over(20 * kSecond);
+  Harness& core = over.core;
+  EXPECT_EQ(part_of(core, over.b).owed_ns, 0);
+  EXPECT_NEAR(static_cast<double>(part_of(core, over.a).owed_ns), 10e9, 1e8)
+      << "half of its twenty seconds were its own";
+  EXPECT_EQ(stopped_of(core, over.a), "") << "it does not want the GPU";
+  saturate(core, {over.a, over.b}, 10 * kSecond);
+  EXPECT_THAT(stopped_of(core, over.a),
+              testing::MatchesRegex("it pays back (4.9.?|5|5.0.?) s of GPU time that jobs of user "
+                                    "1000 took beyond their share: it runs again in about "
+                                    "(9.[89].?|10|10.[01].?) s, or as soon as no other job wants "
+                                    "its GPU"));
+  const double before = static_cast<double>(part_of(core, over.a).owed_ns);
+  EXPECT_EQ(static_cast<double>(part_of(core, over.a).owed_ns), before) << "asking pays nothing";
+  saturate(core, {over.a, over.b}, 11 * kSecond);
+  EXPECT_EQ(stopped_of(core, over.a), "");
+}
+
+TEST(Fair, AFixedJobThatPaysBackWaitsOnAnIdleGpuToo) {
+  Overrunner over(5 * kSecond, SmMode::kFixed);
+  Harness& core = over.core;
+  core.want(over.a);
+  EXPECT_THAT(stopped_of(core, over.a), testing::StartsWith("it pays back 2.49 s of GPU time"));
+  EXPECT_THAT(stopped_of(core, over.a), testing::EndsWith("it runs again in about 4.98 s"));
 }
 
 TEST(Fair, AnOverrunIsRememberedAsFarAsAMinuteOfDebt) {

@@ -22,19 +22,18 @@ TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
   h.admit(movable);
   movable.request += 100;
   h.step(movable);
-  const std::string whose = "; most of it has job " + std::to_string(holder) +
-                            " (notebook) of user " + std::to_string(movable.uid) + ": 3 GiB{idle " +
+  const std::string whose = "; job " + std::to_string(holder) + " (notebook) of user " +
+                            std::to_string(movable.uid) + " has most of it: 3 GiB{idle " +
                             std::to_string(holder) + "}";
   EXPECT_EQ(h.waits_for(),
             "the quotas on GPU 0 add up to 6 GiB of 8 GiB, and this job asks for 3 GiB" + whose);
   TenantAsked fixed = h.ask(TenantClass::kBatch, 2 * kGiB);
   fixed.no_wait = true;
   h.step(fixed);
-  EXPECT_THAT(
-      h.one<TenantRefused>().text,
-      HasSubstr("of 4 GiB on GPU 0, 64 MiB is promised, 2.97 GiB is for what jobs bring back "
-                "in their turn, and this job asks for 2 GiB" +
-                whose));
+  EXPECT_THAT(h.one<TenantRefused>().text,
+              HasSubstr("of 4 GiB on GPU 0, 64 MiB is promised, 2.97 GiB is kept for memory that "
+                        "comes back from the host, and this job asks for 2 GiB" +
+                        whose));
 }
 
 TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
@@ -48,7 +47,7 @@ TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
   EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kGang);
   EXPECT_THAT(h.waits_for(),
               StartsWith("fewer than 2 GPUs have room at once: of 4 GiB on GPU 1, 3 GiB is "
-                         "promised, and this job asks for 2 GiB on each of 2 GPUs; all of it"));
+                         "promised, and this job asks for 2 GiB on each of 2 GPUs; job "));
 }
 
 TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
@@ -60,11 +59,10 @@ TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
     h.step(LimitsChanged{lowered, 100, kGiB, swap ? 64 * kMiB : kGiB});
     h.step(h.ask(TenantClass::kBatch, 2 * kGiB));
     EXPECT_THAT(h.waits_for(),
-                HasSubstr(swap ? "64 MiB is promised, 2.94 GiB is for what jobs bring back in "
-                                 "their turn, and this job asks for 2 GiB; all of it has job "
-                               : "3 GiB is promised, and this job asks for 2 GiB; all of it has "
-                                 "job "));
-    EXPECT_THAT(h.waits_for(), HasSubstr(": 3 GiB{idle"));
+                HasSubstr(swap ? "64 MiB is promised, 2.94 GiB is kept for memory that comes "
+                                 "back from the host, and this job asks for 2 GiB; job "
+                               : "3 GiB is promised, and this job asks for 2 GiB; job "));
+    EXPECT_THAT(h.waits_for(), HasSubstr(" has all of it: 3 GiB{idle"));
   }
 }
 

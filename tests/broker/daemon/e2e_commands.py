@@ -256,7 +256,7 @@ class Others(BrokerTest):
         result = self.sluice("doctor", "--socket", server.socket, "/bin/sh")
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertRegex(result.stdout, r"ok +driver library +libcuda.so.1, CUDA 13.0\n")
-        self.assertRegex(result.stdout, r"ok +broker +\S+, 2 GPUs\n")
+        self.assertRegex(result.stdout, r"ok +broker +\S+, 2 GPUs, configuration \S+\n")
         self.assertIn("can be shared", result.stdout)
         result = self.sluice("doctor", "--socket", server.socket, "/sbin/ldconfig")
         self.assertEqual(result.returncode, 1)

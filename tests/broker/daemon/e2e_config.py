@@ -146,6 +146,23 @@ class Reload(BrokerTest):
         server.start()
         self.assertRegex(server.word, r"^sluice: .*sluice.toml: others than its owner can write to it \(mode 0666\)")
 
+    def test_a_broker_does_not_start_where_nothing_is_left_for_jobs(self):
+        server = self.broker()
+        server.kill()
+        server.config_write('[memory]\nreserve = "1TiB"\n')
+        server.start()
+        self.assertRegex(server.word, r"^sluice: \[memory\] reserve keeps back all 4096 MiB of GPU-[-0-9a-f]+, so no job gets any; lower it\n$")
+
+    def test_nor_makes_the_directory_of_a_mistyped_socket(self):
+        server = self.broker()
+        server.kill()
+        there, server.socket = server.socket, server.directory / "nosuch/broker.sock"
+        server.start()
+        self.assertEqual(server.word, f"sluice: there is no directory {server.directory}/nosuch for the socket; make it, or correct "
+                                      "--socket\n")
+        self.assertFalse(server.socket.parent.exists())
+        server.socket = there
+
     @unittest.skipUnless(os.geteuid() == 0, "only root can give a file away")
     def test_nor_with_one_that_is_not_its_own(self):
         server = self.broker()

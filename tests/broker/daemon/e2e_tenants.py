@@ -358,7 +358,7 @@ class Shares(BrokerTest):
         queued = waiting.ask(admit(sm=30))
         self.assertEqual((queued.kind, queued.reason, queued.promised, queued.capacity), (QUEUED, SHARE, 100, 100))
         self.assertRegex(queued.text, r"^the guarantees on GPU 0 add up to 100 of 100 %, and this job asks for 30 %; "
-                                      r"most of it has job \d+ \(.*\) of user .*: 50 %$")
+                                      r"job \d+ \(.*\) of user .* has most of it: 50 %$")
         self.assertEqual([t["reason"] for t in server.tenants() if t["state"] == "queued"], ["Share"])
         weight = self.client(server).ask(admit(sm=30, flags=WEIGHT))
         self.assertEqual((weight.kind, weight.sm_kind), (ADMITTED, 0))

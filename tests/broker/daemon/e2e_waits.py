@@ -28,7 +28,7 @@ class Waits(BrokerTest):
 
     def test_the_sum_of_quotas_and_who_has_it(self):
         server, job = self.full()
-        says = f"the quotas on GPU 0 add up to 4 GiB of 4 GiB, and this job asks for 1 GiB; all of it has job 1 (notebook) of user {ME}: 4 GiB"
+        says = f"the quotas on GPU 0 add up to 4 GiB of 4 GiB, and this job asks for 1 GiB; job 1 (notebook) of user {ME} has all of it: 4 GiB"
         refused = self.run_on(server, "--memory", "1G", "--no-wait", "--", "true")
         self.assertEqual(refused.returncode, 124)
         self.assertIn(says, refused.stderr)
@@ -57,7 +57,7 @@ class Waits(BrokerTest):
         self.job(server, "--memory", "3GiB", "--gpus", "2", "--name", "fixed")
         self.named(server)
         refused = self.run_on(server, "--memory", "2G", "--no-wait", "--", "true")
-        self.assertIn("of 4 GiB on GPU 0, 3 GiB is promised, and this job asks for 2 GiB; all of it has job 1 (fixed)", refused.stderr)
+        self.assertIn("of 4 GiB on GPU 0, 3 GiB is promised, and this job asks for 2 GiB; job 1 (fixed)", refused.stderr)
 
     def test_a_terminal_of_80_columns(self):
         server, _ = self.full()

@@ -92,6 +92,23 @@ TEST_F(Control, AWordThatACommandDoesNotKnowIsRefused) {
   });
 }
 
+TEST_F(Control, ThatThereAreNoGpusIsSaid) {
+  const std::string own = std::getenv("SOFTGPU_DIR");
+  const auto look = [&](const std::string& directory, std::string* said) {
+    const int status = std::system(
+        (std::string(SOFTGPU_CTL " list --dir ") + directory + " 2>" + own + "/said >/dev/null")
+            .c_str());
+    std::ifstream in(own + "/said");
+    *said = std::string(std::istreambuf_iterator<char>(in), {});
+    return WEXITSTATUS(status);
+  };
+  std::string said;
+  EXPECT_EQ(look(own, &said), 0);
+  EXPECT_THAT(said, ::testing::HasSubstr("no software GPU in " + own));
+  EXPECT_EQ(look(own + "/nosuch", &said), 1);
+  EXPECT_THAT(said, ::testing::HasSubstr("there is no directory " + own + "/nosuch"));
+}
+
 TEST_F(Control, AnAnswerThatCannotBeWrittenIsAFailure) {
   WithContext([](CUcontext) {
     for (const char* command : {"list", "accounts", "list --json", "--version", "help"}) {
