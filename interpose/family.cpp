@@ -267,7 +267,7 @@ void account_zero(ClaimsGpu& gpu) {
 // one is looked at by all sweeps. (Who is idle is told to brokers alone: there is nothing in the
 // activity slots.)
 void claims_zero(ClaimsSlot& slot) {
-  for (AtomicU64& kept : claims().kept_bytes[&slot - claims().slots]) kept.store(0);
+  for (AtomicU64& kept : claims().released_bytes[&slot - claims().slots]) kept.store(0);
   for (ClaimsGpu& gpu : slot.gpus) account_zero(gpu);
   slot.unhooked_seen.store(0);
   slot.own_pid.store(0);
@@ -598,6 +598,8 @@ void family_sweep(EndedIsOver is_over) {
     if (!slot_is_charged(i) || is_over(i, ago_ns)) (void)slot_look(i, ended_ns);
   }
 }
+
+bool family_slot_has_ended(uint32_t slot) { return slot_look(slot, 0) != 0; }
 
 bool family_ended_is_charged(uint32_t gpu) {
   const uint32_t used = claims().slots_used.load();

@@ -111,6 +111,8 @@ using EndedIsOver = bool (*)(uint32_t slot, uint64_t ended_for_ns);
 /// Zeroes the slots of processes that have ended and of which nothing is left: until then what they
 /// held stays charged.
 void family_sweep(EndedIsOver is_over);
+/// Whether the slot's process has ended. False while another process looks at the slot.
+bool family_slot_has_ended(uint32_t slot);
 /// Whether processes that the sweeps found to have ended are charged on the GPU.
 bool family_ended_is_charged(uint32_t gpu);
 

@@ -46,7 +46,7 @@ void stay_out(State& state, Tenant& tenant, Nanos now) {
   tenant.out_since = now;
   tenant.moves++;
   for (Share& share : tenant.shares)
-    host_charge(state, share, tenant.frozen ? share.held : share.swapped);
+    host_charge(state, share, tenant.frozen ? share_freezable(share) : share.swapped);
   state.room_dirty = state.queue_dirty = true;
 }
 

@@ -48,7 +48,7 @@ Bytes to_move(const Tenant& tenant, bool out) {
     if (!out)
       sum += share_return(share);
     else
-      sum += tenant.swap ? share_movable(share) : share_on_gpu(share);
+      sum += tenant.swap ? share_movable(share) : share_on_gpu(share) - share.left;
   }
   return sum;
 }
@@ -288,6 +288,11 @@ TenantRefused move_refusal(const State& state, const Tenant& tenant, std::uint32
                   "it has several GPUs, and only jobs with one GPU are moved to another; "
                   "suspend it, or start it again on other GPUs");
   if (share.gpu == to) return {};
+  if (share.left > 0)
+    return refuse(RefusalCode::kCannotMove,
+                  "processes of it have ended and left " + bytes_text(share.left) +
+                      " on its GPU, which cannot be moved; `sluice status` says what keeps it: end "
+                      "that, and try again");
   if (tenant_aside_by(tenant) != 0)
     return refuse(RefusalCode::kCannotMove, "its GPU is used whole by job " +
                                                 std::to_string(tenant_aside_by(tenant)) +

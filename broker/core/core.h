@@ -278,6 +278,8 @@ struct MemorySeen {
   Bytes held = 0;
   Bytes movable = 0;
   Bytes swapped = 0;
+  Bytes left =
+      0;  // of held: ended processes left it on the GPU; neither swap nor checkpoint has it
 };
 /// The driver has no room for an allocation that the quota allows. `room` is the room word that the
 /// thread has read: when another one has been set since, the answer has been given and this is
@@ -547,7 +549,7 @@ struct DeviceLookWanted {
 };
 /// The device has not shown so much free that processes which are gone had; from now on it counts
 /// as somebody else's: for the log.
-struct MemoryKept {
+struct MemoryNotReturned {
   GpuUuid gpu{};
   Bytes bytes = 0;
   Nanos waited_ns = 0;
@@ -561,7 +563,7 @@ using Action =
     std::variant<TenantAdmitted, TenantQueued, TenantRefused, TenantEnded, LimitsSet, LeaseSet,
                  UsageWanted, RunawaySeen, RankLost, HoldSet, RoomSet, MemoryLookWanted,
                  CheckpointWanted, TenantMoved, StayNoted, MoveFailed, CommandAnswered, TenantLost,
-                 AlarmSet, GpuNoted, DeviceLookWanted, MemoryKept>;
+                 AlarmSet, GpuNoted, DeviceLookWanted, MemoryNotReturned>;
 
 class State;  // state.h
 

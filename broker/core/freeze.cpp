@@ -107,14 +107,14 @@ void frozen_move(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (!tenant.frozen) {
     if (acks_pending(tenant) || moves_pending(tenant)) return;
     Bytes more = 0;
-    for (const Share& share : tenant.shares) more += share.held - share.swapped;
+    for (const Share& share : tenant.shares) more += share_freezable(share) - share.swapped;
     if (more > host_room(state, tenant.uid)) {
       reasons_drop(state, tenant, RefusalCode::kHostMemoryLimit,
                    host_limit_text(tenant.uid, more, state.policy.swap_host_bytes_per_user), now,
                    out);
       return;
     }
-    for (Share& share : tenant.shares) host_charge(state, share, share.held);
+    for (Share& share : tenant.shares) host_charge(state, share, share_freezable(share));
     freeze(state, tenant, now, out);
     return;
   }

@@ -168,6 +168,7 @@ void stay_check(const State& state, const Tenant& tenant) {
     check(!held || (!share.open && !share.on), "a held share is not on its GPU");
     check(!in || share.host_bytes == 0, "who is in has nothing charged in the host");
     check(share.swapped <= share.movable && share.movable <= share.held, "parts are of the whole");
+    check(share.left <= share.held - share.swapped, "what is left on the GPU is not in the host");
   }
   for (const Process& process : tenant.processes) {
     check(held || (process.acks | process.moves) == 0, "only who is held has to answer");

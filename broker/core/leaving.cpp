@@ -39,7 +39,7 @@ bool stay_stuck(const State& state, const Tenant& tenant, Nanos now) {
 Bytes stay_host_cost(const Tenant& tenant) {
   Bytes bytes = 0;
   for (const Share& share : tenant.shares)
-    bytes += stay_freezes(tenant) ? share.held - share.swapped : share_movable(share);
+    bytes += stay_freezes(tenant) ? share_freezable(share) - share.swapped : share_movable(share);
   return bytes;
 }
 
@@ -73,11 +73,11 @@ Bytes stay_leaving(const State& state, const Share& share, Nanos now) {
     case Residence::kLeaving:
     case Residence::kHeld:
       if (!stay_out_wanted(tenant)) return 0;
-      return freeze ? share.held : share_movable(share);
+      return freeze ? share_freezable(share) : share_movable(share);
     case Residence::kSwappingOut:
       return stay_stuck(state, tenant, now) ? 0 : share_movable(share);
     case Residence::kCheckpointing:
-      return stay_stuck(state, tenant, now) ? 0 : share_on_gpu(share);
+      return stay_stuck(state, tenant, now) ? 0 : share_on_gpu(share) - share.left;
     default:
       return 0;
   }

@@ -46,7 +46,7 @@ Bytes share_on_gpu(const Share& share) {
     case Residence::kSwappingOut:
     case Residence::kCheckpointing:
     case Residence::kOut:
-      return tenant.frozen ? 0 : share.held - share.swapped;
+      return tenant.frozen ? share.left : share.held - share.swapped;
     case Residence::kRestoring:
       return share.held - share.swapped;
   }
@@ -54,6 +54,8 @@ Bytes share_on_gpu(const Share& share) {
 }
 
 Bytes share_movable(const Share& share) { return share.movable - share.swapped; }
+
+Bytes share_freezable(const Share& share) { return share.held - share.left; }
 
 Bytes share_return(const Share& share) { return share.held - share_on_gpu(share); }
 
@@ -108,6 +110,7 @@ void memory_seen(State& state, const MemorySeen& event, Nanos now) {
   share.held = std::min(event.held, most);
   share.movable = std::min(event.movable, share.held);
   share.swapped = std::min(event.swapped, share.movable);
+  share.left = std::min(event.left, share.held - share.swapped);
   share.memory_seen_at = now;
   if (!share.booked && (tenant->exclusive() || tenant->vacated)) state.queue_dirty = true;
   excess_settle(state, *tenant, now);

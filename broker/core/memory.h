@@ -24,6 +24,8 @@ inline Bytes gpu_left(const Gpu& gpu, TenantId except = 0) {
 }
 /// What moving it out by swap would free.
 Bytes share_movable(const Share& share);
+/// What the driver's checkpoint has of it, or would have.
+Bytes share_freezable(const Share& share);
 /// What bringing it back takes beyond what it has on its GPU.
 Bytes share_return(const Share& share);
 /// The room granted to it that it has not been seen to use.

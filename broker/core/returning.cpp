@@ -93,7 +93,7 @@ void returning_decide(State& state, Nanos now, Actions& out) {
       continue;
     }
     if (now >= gpu->returning_since + kReturnMaxNs) {
-      out.emplace_back(MemoryKept{gpu->uuid, gpu->returning, now - gpu->returning_since});
+      out.emplace_back(MemoryNotReturned{gpu->uuid, gpu->returning, now - gpu->returning_since});
       gpu->foreign += gpu->returning;
       changed(state, *gpu, 0, now);
       continue;

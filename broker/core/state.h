@@ -87,6 +87,7 @@ struct Share {
   Bytes held = 0;
   Bytes movable = 0;
   Bytes swapped = 0;
+  Bytes left = 0;  // by ended processes: no move takes it off its GPU
   Nanos memory_seen_at = -1;
   std::uint32_t hold_word = 0;
   std::uint32_t room_word = 0;

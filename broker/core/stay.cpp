@@ -47,7 +47,7 @@ void held_decide(State& state, Tenant& tenant, Nanos now, Actions& out) {
     return;
   }
   for (Share& share : tenant.shares)
-    host_charge(state, share, freezes ? share.held : share.movable);
+    host_charge(state, share, freezes ? share_freezable(share) : share.movable);
   if (freezes)
     freeze(state, tenant, now, out);
   else

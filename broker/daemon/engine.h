@@ -286,7 +286,7 @@ class Engine {
   void carry_out(const core::CommandAnswered& action);
   void carry_out(const core::TenantLost& action);
   void carry_out(const core::DeviceLookWanted& action);
-  void carry_out(const core::MemoryKept& action);
+  void carry_out(const core::MemoryNotReturned& action);
   void carry_out(const core::AlarmSet& action);
   void carry_out(const core::GpuNoted& action);
 
@@ -356,25 +356,32 @@ class Engine {
   }
   void tenant_kill(const Tenant& tenant);
   // engine_kept.cpp
-  /// By living process, shared memory that it let go of and is charged for.
-  using KeptShared = std::map<core::ProcessId, std::uint64_t>;
   /// Claims when a GPU was asked what is in use.
   struct DeviceAsked {
     std::uint64_t claimed = 0;
     bool still = false;  // nothing was being moved
     std::int64_t asked_ns = 0;
-    KeptShared kept;
+    ReleasedClaims released;
   };
   /// As of when no process had ended there; only of GPUs on which the driver lists processes.
   struct DeviceReference {
-    std::uint64_t unlisted = 0;  // in use beyond what the driver lists for processes
-    KeptShared kept;
+    DeviceReading reading;
+    std::int64_t taken_ns = 0;
   };
   std::vector<std::uint64_t> device_bytes_of(const Tenant& tenant, std::uint32_t slot) const;
   void doubt_begin(Process& process, const Tenant& tenant);
-  KeptShared kept_shared(std::uint32_t g) const;
   std::vector<std::pair<Process*, std::uint32_t>> ended_on(std::uint32_t g) const;
-  void kept_look(std::uint32_t g, const devices::DeviceUse& use, const DeviceAsked& asked);
+  std::vector<devices::EndedProcess> ended_names(std::uint32_t g) const;
+  ReleasedClaims released_claims(std::uint32_t g) const;
+  std::uint64_t released_room(const Tenant& tenant, std::uint32_t i,
+                              const devices::ListedUse& listed) const;
+  DeviceReading reading_of(std::uint32_t g, const devices::DeviceUse& use,
+                           const ReleasedClaims& claims) const;
+  void reference_renew(std::uint32_t g, const devices::DeviceUse& use, const DeviceAsked& asked);
+  void left_look(std::uint32_t g, const devices::DeviceUse& use, const DeviceAsked& asked);
+  void left_tell(protocol::TenantId id);
+  /// What ended processes of the tenant have on the GPU, or may have.
+  std::uint64_t left_bytes(const Tenant& tenant, const protocol::GpuUuid& gpu) const;
   void left_note(Process& process, std::uint32_t i, std::uint64_t left,
                  const devices::DeviceUse& use);
   void kept_begin(Process& process);

@@ -24,8 +24,9 @@ std::uint64_t Engine::device_claimed(const protocol::GpuUuid& gpu, bool* still) 
       if ((tenant->pages->hold_load(i) & protocol::kHoldSet) != 0) *still = false;
       const MemoryClaims claims = memory_of(*tenant, i);
       // Who boasts makes the rest look smaller by no more than it may have anyway.
-      const std::uint64_t held =
-          tenant->stay.frozen ? 0 : std::min(claims.held_bytes, tenant->quota_most);
+      const std::uint64_t held = tenant->stay.frozen
+                                     ? left_bytes(*tenant, gpu)
+                                     : std::min(claims.held_bytes, tenant->quota_most);
       const std::uint64_t here = held - std::min(held, claims.swapped_bytes);
       const std::uint64_t there = here - std::min(here, claims.limits_bytes);
       const std::uint64_t doubted = doubted_bytes(*tenant, i);
@@ -57,8 +58,8 @@ void Engine::device_ask(const protocol::GpuUuid& gpu) {
   const std::uint32_t g = gpu_number(gpu);
   const auto before = device_asked_.find(g);
   if (before != device_asked_.end() && clock_ns() - before->second.asked_ns < kGivenUp_ns) return;
-  if (g == gpus_.size() || !losses_.ask_used(gpu)) return;
-  DeviceAsked asked{0, true, clock_ns(), kept_shared(g)};
+  if (g == gpus_.size() || !losses_.ask_used(gpu, ended_names(g))) return;
+  DeviceAsked asked{0, true, clock_ns(), released_claims(g)};
   asked.claimed = device_claimed(gpu, &asked.still);
   device_asked_[g] = asked;
 }
@@ -81,7 +82,7 @@ void Engine::device_answered(const devices::LossWatch::Used& used) {
              {"bytes", used.bytes},
              {"claimed_bytes", seen.claimed_least}});
   feed(seen);
-  kept_look(g, used, asked);
+  left_look(g, used, asked);
 }
 
 void Engine::devices_poll() {
@@ -122,7 +123,7 @@ void Engine::devices_beat() {
 
 void Engine::carry_out(const core::DeviceLookWanted& action) { device_ask(action.gpu); }
 
-void Engine::carry_out(const core::MemoryKept& action) {
+void Engine::carry_out(const core::MemoryNotReturned& action) {
   constexpr core::Nanos kNsPerMs = 1'000'000;
   log_.message(Level::kWarning, "memory_kept",
                "the device still shows memory in use that ended processes had; a program that this "

@@ -38,6 +38,8 @@ constexpr std::int64_t kSilenceDoubt_ns = 1'000'000'000;
 constexpr std::int64_t kSilenceKept_ns = 90'000'000'000;
 /// Work of an ended process is over when the device has shown none for so long.
 constexpr std::int64_t kWorkSeen_ns = 2'000'000'000;
+/// A reference that claims have kept from being renewed for so long is renewed all the same.
+constexpr std::int64_t kReferenceOld_ns = 3'000'000'000;
 constexpr std::size_t kKeepersNamed = 4;
 
 PageName page_name(int fd) {
@@ -62,7 +64,7 @@ std::vector<std::uint64_t> Engine::device_bytes_of(const Tenant& tenant, std::ui
   std::vector<std::uint64_t> bytes(tenant.gpus.size());
   bool any = false;
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i) {
-    if (!device_references_.contains(gpu_number(tenant.gpus[i])) || tenant.stay.frozen) continue;
+    if (!device_references_.contains(gpu_number(tenant.gpus[i]))) continue;
     bytes[i] = std::min(tenant.pages->slot_on_device(slot, i), capacity_of(tenant.gpus[i]));
     any = any || bytes[i] != 0;
   }
@@ -79,9 +81,10 @@ void Engine::doubt_begin(Process& process, const Tenant& tenant) {
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i) {
     const auto reference = device_references_.find(gpu_number(tenant.gpus[i]));
     std::uint64_t unlisted = 0;
-    if (reference != device_references_.end() && reference->second.kept.contains(process.id))
-      unlisted =
-          std::min(reference->second.kept.at(process.id), tenant.pages->slot_kept(process.slot, i));
+    if (reference != device_references_.end())
+      if (const auto claim = reference->second.reading.released.find(process.id);
+          claim != reference->second.reading.released.end())
+        unlisted = std::min(claim->second.bytes, tenant.pages->slot_released(process.slot, i));
     unlisted = std::min(unlisted, process.on_device[i]);
     process.had.push_back({process.on_device[i] - unlisted, unlisted});
   }
@@ -89,19 +92,7 @@ void Engine::doubt_begin(Process& process, const Tenant& tenant) {
   for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i)
     if (process.on_device[i] != 0) device_ask(tenant.gpus[i]);
   kept_timer_.at(clock_ns() + kDoubtLook_ns);
-}
-
-Engine::KeptShared Engine::kept_shared(std::uint32_t g) const {
-  KeptShared kept;
-  for (const auto& [tenant_id, tenant] : tenants_) {
-    for (std::uint32_t i = 0; i < tenant->gpus.size(); ++i) {
-      if (!(tenant->gpus[i] == gpus_[g].uuid)) continue;
-      for (const core::ProcessId id : tenant->processes)
-        if (const Process& process = *processes_.at(id); process.ending == Ending::kLives)
-          kept[id] = tenant->pages->slot_kept(process.slot, i);
-    }
-  }
-  return kept;
+  left_tell(tenant.id);
 }
 
 /// Those that had something there and have ended, the first to end first; with the number that its
@@ -118,41 +109,128 @@ std::vector<std::pair<Process*, std::uint32_t>> Engine::ended_on(std::uint32_t g
   return ended;
 }
 
+std::vector<devices::EndedProcess> Engine::ended_names(std::uint32_t g) const {
+  std::vector<devices::EndedProcess> names;
+  for (const auto& [process, i] : ended_on(g))
+    names.push_back({static_cast<std::uint32_t>(process->pid), process->start_ticks});
+  return names;
+}
+
+/// By living process, shared memory that it let go of and is charged for. What the device lists
+/// under the number of an ended process is listed for no living one: of the process that has the
+/// number now that is all.
+ReleasedClaims Engine::released_claims(std::uint32_t g) const {
+  const std::vector<devices::EndedProcess> ended = ended_names(g);
+  const auto number_is_shared = [&](const Process& process) {
+    return std::ranges::any_of(ended, [&](const devices::EndedProcess& one) {
+      return one.pid == static_cast<std::uint32_t>(process.pid) && one.start_ticks != 0 &&
+             one.start_ticks != process.start_ticks;
+    });
+  };
+  ReleasedClaims claims;
+  for (const auto& [tenant_id, tenant] : tenants_) {
+    for (std::uint32_t i = 0; i < tenant->gpus.size(); ++i) {
+      if (!(tenant->gpus[i] == gpus_[g].uuid)) continue;
+      for (const core::ProcessId id : tenant->processes) {
+        const Process& process = *processes_.at(id);
+        if (process.ending != Ending::kLives) continue;
+        claims[id] = {tenant_id, number_is_shared(process)
+                                     ? tenant->pages->slot_on_device(process.slot, i)
+                                     : tenant->pages->slot_released(process.slot, i)};
+      }
+    }
+  }
+  return claims;
+}
+
+/// What of a tenant's quota is neither listed for its living processes nor was of ended ones.
+std::uint64_t Engine::released_room(const Tenant& tenant, std::uint32_t i,
+                                    const devices::ListedUse& listed) const {
+  std::uint64_t taken = 0;
+  for (const core::ProcessId id : tenant.processes) {
+    const Process& process = *processes_.at(id);
+    if (process.ending != Ending::kLives) continue;
+    const auto pid = static_cast<std::uint32_t>(process.pid);
+    const auto found = std::ranges::find(listed.of, pid, &devices::ListedUse::Process::pid);
+    if (found != listed.of.end()) taken += found->bytes;
+  }
+  for (const auto* processes : {&tenant.processes, &tenant.kept})
+    for (const core::ProcessId id : *processes)
+      if (const Process& process = *processes_.at(id);
+          process.ending != Ending::kLives && process.on_device[i] != 0)
+        taken += process.had[i].listed + process.had[i].unlisted;
+  const std::uint64_t quota = std::min(tenant.quota_most, capacity_of(tenant.gpus[i]));
+  return quota - std::min(quota, taken);
+}
+
+DeviceReading Engine::reading_of(std::uint32_t g, const devices::DeviceUse& use,
+                                 const ReleasedClaims& claims) const {
+  ReleasedRooms rooms;
+  for (const auto& [id, tenant] : tenants_)
+    for (std::uint32_t i = 0; i < tenant->gpus.size(); ++i)
+      if (tenant->gpus[i] == gpus_[g].uuid) rooms[id] = released_room(*tenant, i, *use.listed);
+  return {use.bytes - std::min(use.bytes, use.listed->living), use.listed->ended,
+          use.listed->processes, released_bound(claims, std::move(rooms))};
+}
+
+/// A figure is no reference for what was let go of meanwhile, unless that goes on for long: then
+/// the greater claim counts, which explains less later.
+void Engine::reference_renew(std::uint32_t g, const devices::DeviceUse& use,
+                             const DeviceAsked& asked) {
+  const ReleasedClaims claims = released_claims(g);
+  const auto before = device_references_.find(g);
+  if (claims != asked.released && before != device_references_.end() &&
+      clock_ns() - before->second.taken_ns < kReferenceOld_ns)
+    return;
+  device_references_[g] = {reading_of(g, use, released_most(claims, asked.released)), clock_ns()};
+}
+
 /// The device has answered.
-void Engine::kept_look(std::uint32_t g, const devices::DeviceUse& use, const DeviceAsked& asked) {
-  if (!use.living || !gpus_[g].lists_processes) return;
-  Unlisted device;
-  device.now = use.bytes - std::min(use.bytes, *use.living);
-  const KeptShared kept = kept_shared(g);
+void Engine::left_look(std::uint32_t g, const devices::DeviceUse& use, const DeviceAsked& asked) {
+  if (!use.listed || !gpus_[g].lists_processes) return;
   const auto ended = ended_on(g);
   if (ended.empty()) {
-    // A figure is no reference for what was let go of meanwhile.
-    if (kept == asked.kept || !device_references_.contains(g))
-      device_references_[g] = {device.now, kept};
+    reference_renew(g, use, asked);
     return;
-  }
-  const DeviceReference& reference = device_references_[g];
-  device.reference = reference.unlisted;
-  // A process lets go first and tells then, so what it had told before the question is in the
-  // figure.
-  for (const auto& [id, bytes] : asked.kept) {
-    if (!kept.contains(id)) continue;
-    const auto before = reference.kept.find(id);
-    const std::uint64_t then = before == reference.kept.end() ? 0 : before->second;
-    device.explained += bytes - std::min(bytes, then);
-    device.given_back += then - std::min(then, bytes);
   }
   std::vector<LeftBehind> had;
   for (const auto& [process, i] : ended) had.push_back(process->had[i]);
+  const Unlisted device =
+      unlisted_since(device_references_[g].reading, reading_of(g, use, asked.released),
+                     released_claims(g), gpus_[g].unlisted_bytes);
   const std::vector<std::uint64_t> left = left_behind(device, had);
-  for (std::size_t n = 0; n < ended.size() && asked.asked_ns >= ended[n].first->ended_ns; ++n)
-    left_note(*ended[n].first, ended[n].second, left[n], use);
+  std::set<protocol::TenantId> changed;
+  for (std::size_t n = 0; n < ended.size() && asked.asked_ns >= ended[n].first->ended_ns; ++n) {
+    const auto& [process, i] = ended[n];
+    if (process->on_device[i] != left[n]) changed.insert(process->tenant);
+    left_note(*process, i, left[n], use);
+  }
   std::vector<core::ProcessId> over;
   for (const auto& [process, i] : ended)
     if (std::ranges::all_of(process->on_device, [](std::uint64_t bytes) { return bytes == 0; }))
       over.push_back(process->id);
   for (const core::ProcessId id : over)
     if (processes_.contains(id)) process_over(id);
+  for (const protocol::TenantId id : changed) left_tell(id);
+}
+
+/// Tells the core what ended processes of the tenant have left on its GPUs.
+void Engine::left_tell(protocol::TenantId id) {
+  const Tenant* tenant = tenant_find(id);
+  if (tenant == nullptr) return;
+  std::vector<core::MemorySeen> seen;
+  for (std::uint32_t i = 0; i < tenant->gpus.size(); ++i) seen.push_back(memory_seen(*tenant, i));
+  for (const core::MemorySeen& one : seen) feed(one);
+}
+
+std::uint64_t Engine::left_bytes(const Tenant& tenant, const protocol::GpuUuid& gpu) const {
+  std::uint64_t sum = 0;
+  for (const auto* processes : {&tenant.processes, &tenant.kept})
+    for (const core::ProcessId id : *processes)
+      if (const Process& process = *processes_.at(id); process.ending != Ending::kLives)
+        for (std::uint32_t i = 0; i < tenant.gpus.size(); ++i)
+          if (tenant.gpus[i] == gpu) sum += process.on_device[i];
+  return sum;
 }
 
 /// The device has `left` of it.
@@ -164,7 +242,7 @@ void Engine::left_note(Process& process, std::uint32_t i, std::uint64_t left,
     process.work_seen_ns = clock_ns();
   process.on_device[i] = left;
   if (process.ending != Ending::kKept) return;
-  tenants_.at(process.tenant)->pages->slot_keeps(process.slot, i, left);
+  tenants_.at(process.tenant)->pages->slot_charge(process.slot, i, left);
 }
 
 /// The device keeps what the process had. A process without work is over for the leases; its
@@ -174,7 +252,7 @@ void Engine::kept_begin(Process& process) {
   process.ending = Ending::kKept;
   process.work_seen_ns = clock_ns();
   for (std::uint32_t i = 0; i < process.on_device.size(); ++i)
-    tenant.pages->slot_keeps(process.slot, i, process.on_device[i]);
+    tenant.pages->slot_charge(process.slot, i, process.on_device[i]);
   tenant.pages->slot_settle(process.slot);
   std::uint64_t bytes = 0;
   for (const std::uint64_t here : process.on_device) bytes += here;

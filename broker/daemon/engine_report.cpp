@@ -202,9 +202,10 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
       if (!(used.gpu == row.uuid)) continue;
       // A lie is its own tenant's; in the sum it counts for no more than was ever promised to it.
       const Tenant* tenant = tenant_find(used.tenant);
-      const bool frozen = tenant != nullptr && tenant->stay.frozen;  // all of it is in the host
       const std::uint64_t most = tenant == nullptr ? used.memory_max_bytes : tenant->quota_most;
-      const std::uint64_t held = frozen ? 0 : std::min(used.held_bytes, most);
+      std::uint64_t held = std::min(used.held_bytes, most);
+      if (tenant != nullptr && tenant->stay.frozen)  // the rest is in the host
+        held = left_bytes(*tenant, row.uuid);
       row.held_bytes += held - std::min(held, used.swapped_bytes);
       row.busy_ns += used.busy_ns;
     }

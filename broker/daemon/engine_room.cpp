@@ -57,7 +57,12 @@ MemoryClaims Engine::memory_of(const Tenant& tenant, std::uint32_t gpu_index) co
 
 core::MemorySeen Engine::memory_seen(const Tenant& tenant, std::uint32_t gpu_index) const {
   const MemoryClaims claims = memory_of(tenant, gpu_index);
-  return {tenant.id, gpu_index, claims.held_bytes, claims.movable_bytes, claims.swapped_bytes};
+  return {tenant.id,
+          gpu_index,
+          claims.held_bytes,
+          claims.movable_bytes,
+          claims.swapped_bytes,
+          left_bytes(tenant, tenant.gpus[gpu_index])};
 }
 
 std::vector<core::MemorySeen> Engine::memory_look(const protocol::GpuUuid& gpu) const {

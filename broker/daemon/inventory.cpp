@@ -4,6 +4,8 @@
 #include <limits.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "broker/devices/probe.h"
 #include "broker/devices/uuid.h"
 
@@ -14,12 +16,16 @@ namespace {
 
 // A cold driver initialises eight large GPUs in some seconds; a hung one never.
 constexpr std::int64_t kProbeDeadline_ms = 60'000;
+/// What an H100's driver has. Where no process used the GPU before, the probe's own context takes
+/// what the driver has for itself, too.
+constexpr std::uint64_t kUnlistedMost = 8 << 20;
 
 void probe_apply(const devices::ProbedGpu& probed, std::vector<ServedGpu>* gpus) {
   for (ServedGpu& gpu : *gpus) {
     if (!(gpu.uuid == probed.uuid)) continue;
     gpu.context_bytes = probed.context_bytes;
     gpu.lists_processes = probed.method == "process";
+    gpu.unlisted_bytes = std::min(probed.unlisted_bytes, kUnlistedMost);
     // What the driver hands out is less than what NVML counts: it keeps a part of the memory for
     // itself.
     if (probed.total_bytes != 0 && probed.total_bytes < gpu.capacity_bytes)
@@ -67,7 +73,8 @@ bool inventory_take(std::uint64_t reserve_bytes, Log& log, std::vector<ServedGpu
   }
   out->clear();
   for (const devices::GpuInfo& gpu : listed)
-    out->push_back({gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software, gpu.total_bytes, false});
+    out->push_back(
+        {gpu.uuid, gpu.name, gpu.total_bytes, 0, gpu.software, gpu.total_bytes, false, 0});
   const devices::ProbeResult probed =
       devices::probe_run(program_beside("sluice-probe"), environ, kProbeDeadline_ms);
   if (!probed.fault.empty()) {

@@ -16,8 +16,9 @@ struct ServedGpu {
   std::uint64_t capacity_bytes = 0;  // what tenants together may be promised
   std::uint64_t context_bytes = 0;   // 0 = unknown
   bool software = false;
-  std::uint64_t size_bytes = 0;  // as its figure of what is in use counts
-  bool lists_processes = false;  // the driver tells what each process has, by its pid
+  std::uint64_t size_bytes = 0;      // as its figure of what is in use counts
+  bool lists_processes = false;      // the driver tells what each process has, by its pid
+  std::uint64_t unlisted_bytes = 0;  // what it has for a process beyond that; 0 = unknown
 };
 
 /// Lists and probes. False with `error` (without prefix) when the machine has no usable GPU. A

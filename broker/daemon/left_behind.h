@@ -1,7 +1,16 @@
-// How much of what ended processes had a device still has, by figures that name none of them.
+// How much of what ended processes had a device still has.
+//
+// The evidence is the device's own: memory in use less what the driver lists for processes that
+// live, beside the same figure of a moment when no process had ended (the reference). The figure
+// grows by three things more, which are no ended process's: shared memory that living processes
+// have let go of (no list has it), what the driver has for each process beyond its list, and what
+// programs outside do. The first is known by claims alone. So it explains no more than the quota of
+// its tenant leaves beside what the driver lists for the tenant's processes, and never what the
+// driver lists for processes that have ended.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace sluice::daemon {
@@ -26,6 +35,9 @@ struct Unlisted {
   /// What living processes were charged for at the reference, and are not any more: of what came
   /// back it is the part that pays for that.
   std::uint64_t given_back = 0;
+  /// Of what came since the reference, the part that the driver lists for processes that have
+  /// ended.
+  std::uint64_t listed_for_ended = 0;
 };
 
 /// Returns how much of each is still on the device at most, in the order of `ended`, the first to
@@ -37,5 +49,33 @@ std::vector<std::uint64_t> left_behind(const Unlisted& device,
 
 /// Eight times what an H100's driver has for itself for each process.
 inline constexpr std::uint64_t kLeftLeast = 64ULL << 20;
+
+/// What a living process says to be charged for and no list has.
+struct ReleasedClaim {
+  std::uint64_t tenant = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const ReleasedClaim&, const ReleasedClaim&) = default;
+};
+using ReleasedClaims = std::map<std::uint64_t, ReleasedClaim>;  // by process
+/// By tenant: the most of its claims that can be true.
+using ReleasedRooms = std::map<std::uint64_t, std::uint64_t>;
+
+/// Returns the claims, lowered so that those of each tenant add up to its room at most.
+ReleasedClaims released_bound(ReleasedClaims claims, ReleasedRooms rooms);
+/// Returns the greater claim of each process that has one.
+ReleasedClaims released_most(const ReleasedClaims& one, const ReleasedClaims& other);
+
+/// One answer of a device, bytes.
+struct DeviceReading {
+  std::uint64_t unlisted = 0;          // in use less what is listed for processes that live
+  std::uint64_t listed_for_ended = 0;  // part of that
+  std::uint64_t processes = 0;         // that live and are listed
+  ReleasedClaims released;             // when it was asked, bounded
+};
+
+/// What has changed between two answers. Only the processes of `living` count. `per_process` is
+/// what the driver has for each process beyond its list.
+Unlisted unlisted_since(const DeviceReading& reference, const DeviceReading& now,
+                        const ReleasedClaims& living, std::uint64_t per_process);
 
 }  // namespace sluice::daemon

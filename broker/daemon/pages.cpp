@@ -231,12 +231,12 @@ void Pages::slot_settle(std::uint32_t slot) {
   }
 }
 
-void Pages::slot_keeps(std::uint32_t slot, std::uint32_t gpu, std::uint64_t bytes) {
+void Pages::slot_charge(std::uint32_t slot, std::uint32_t gpu, std::uint64_t bytes) {
   claims_->slots[slot].gpus[gpu].held_bytes.store(bytes);
 }
 
-std::uint64_t Pages::slot_kept(std::uint32_t slot, std::uint32_t gpu) const {
-  return std::min(claims_->kept_bytes[slot][gpu].load(), slot_on_device(slot, gpu));
+std::uint64_t Pages::slot_released(std::uint32_t slot, std::uint32_t gpu) const {
+  return std::min(claims_->released_bytes[slot][gpu].load(), slot_on_device(slot, gpu));
 }
 
 void Pages::slot_retire(std::uint32_t slot) {
@@ -251,7 +251,7 @@ void Pages::slot_retire(std::uint32_t slot) {
 }
 
 void Pages::slot_zero(std::uint32_t slot) {
-  for (protocol::AtomicU64& kept : claims_->kept_bytes[slot])
+  for (protocol::AtomicU64& kept : claims_->released_bytes[slot])
     __atomic_store_n(&kept.raw, 0, __ATOMIC_RELAXED);
   auto* words = reinterpret_cast<protocol::AtomicU64*>(&claims_->slots[slot]);
   // From the account to the pid: a slot that has a charge belongs to a process for every reader.

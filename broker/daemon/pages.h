@@ -1,7 +1,8 @@
 // The two shared pages of one tenant, seen from the broker: creates and seals them, writes leases,
 // hands out slots, sums claims. The lease page is the broker's alone (the client's descriptor can
 // never be written through); the claims page is written by clients and believed for nothing but
-// their own account: sums saturate and used time never runs back.
+// their own account: sums saturate and used time never runs back. In the slots of processes that
+// have ended the broker writes what their devices still have of them.
 #pragma once
 
 #include <fcntl.h>
@@ -39,7 +40,8 @@ struct PageSetup {
   std::vector<Gpu> gpus;
 };
 
-/// A tenant's account on one GPU: living slots plus what its dead processes left behind.
+/// A tenant's account on one GPU: what the slots in use hold, and what their processes and all
+/// before them have used.
 struct Usage {
   std::uint64_t held_bytes = 0;
   std::uint64_t peak_bytes = 0;
@@ -57,8 +59,8 @@ struct WaitUsage {
   std::uint64_t refused_full = 0;
 };
 
-/// What a tenant says that its living processes hold on one GPU: movable within held, swapped
-/// within movable.
+/// What is charged to a tenant on one GPU: what its living processes say to hold, and what the
+/// broker has written for ended ones. Movable within held, swapped within movable.
 struct MemoryClaims {
   std::uint64_t held_bytes = 0;
   std::uint64_t movable_bytes = 0;
@@ -114,10 +116,10 @@ class Pages {
   void slot_doubt(std::uint32_t slot);
   /// What it had stays there: an allocation that does not fit is refused at once.
   void slot_settle(std::uint32_t slot);
-  /// The device has `bytes` of what it had, and that stays charged.
-  void slot_keeps(std::uint32_t slot, std::uint32_t gpu, std::uint64_t bytes);
-  /// Shared memory that it let go of and stays charged for.
-  std::uint64_t slot_kept(std::uint32_t slot, std::uint32_t gpu) const;
+  /// Charges the ended process of the slot `bytes`, which the device still has of it.
+  void slot_charge(std::uint32_t slot, std::uint32_t gpu, std::uint64_t bytes);
+  /// What its process says to be charged for shared memory that it has let go of.
+  std::uint64_t slot_released(std::uint32_t slot, std::uint32_t gpu) const;
   /// What the slot's process says to have on the device itself.
   std::uint64_t slot_on_device(std::uint32_t slot, std::uint32_t gpu) const;
   /// Whether it says that work of it is or may be on the device.
@@ -136,8 +138,8 @@ class Pages {
   /// What it says to hold there.
   std::uint64_t slot_held(std::uint32_t slot, std::uint32_t gpu) const;
 
-  /// Of the living process that says most: how many entry points of the driver it asked for that
-  /// the shim does not know. Others mostly ask for the same.
+  /// The most entry points of the driver that one process has asked for and the shim does not know.
+  /// Others mostly ask for the same.
   std::uint32_t unhooked() const;
 
   Usage usage(std::uint32_t gpu);

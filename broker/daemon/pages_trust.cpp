@@ -1,5 +1,7 @@
-// Whether a tenant's claims can be true. Nothing depends on the answer: claims are bounded wherever
-// they are used, true or not. It is for people, who may want to know whose figures to believe.
+// Whether a tenant's claims can be true. No decision depends on the answer, which is for people.
+// What a claim may do is bounded where it is used: by the tenant's quota where it is a part of a
+// sum over tenants or explains what a device has in use (engine_device.cpp, left_behind.h), by the
+// GPU's capacity elsewhere.
 //
 // Only what no honest shim ever writes counts, so that nobody is accused for a moment's picture:
 // the shim changes its figures one after the other, and a look may fall between two stores.

@@ -23,7 +23,9 @@ constexpr std::int64_t kStartAgain_ms = 30'000;
 constexpr std::string_view kLost = "lost ";
 constexpr std::string_view kUsed = "used ";
 constexpr std::string_view kBusy = " busy";
-constexpr std::size_t kLossLineBytesMax = 256;
+constexpr std::size_t kReadBytes = 4096;
+/// Above the longest answer: kListedMax processes of 32 characters each.
+constexpr std::size_t kLossLineBytesMax = 16384;
 
 }  // namespace
 
@@ -38,9 +40,26 @@ bool loss_line_parse(std::string_view line, protocol::GpuUuid* out) {
   return uuid.has_value();
 }
 
+namespace {
+
+std::string pair_text(std::uint64_t first, std::uint64_t second) {
+  return " " + std::to_string(first) + ":" + std::to_string(second);
+}
+
+std::string listed_text(const ListedUse& listed) {
+  std::string text = std::to_string(listed.living) + " " + std::to_string(listed.ended) + " " +
+                     std::to_string(listed.processes);
+  for (std::size_t i = 0; i < std::min(listed.of.size(), kListedMax); ++i)
+    text += pair_text(listed.of[i].pid, listed.of[i].bytes);
+  return text;
+}
+
+}  // namespace
+
 std::string used_line(const DeviceUse& use) {
-  std::string line = std::string(kUsed) + uuid_format(use.gpu) + " " + std::to_string(use.bytes) +
-                     " " + (use.living ? std::to_string(*use.living) : "-");
+  std::string line =
+      std::string(kUsed) + uuid_format(use.gpu) + " " + std::to_string(use.bytes) + " ";
+  line += use.listed ? listed_text(*use.listed) : "-";
   if (use.busy_known) line += kBusy;
   for (std::size_t i = 0; i < std::min(use.busy.size(), kBusyMax); ++i)
     line += " " + std::to_string(use.busy[i]);
@@ -64,7 +83,51 @@ bool number_parse(std::string_view text, Number* out) {
   return !text.empty() && fault == std::errc{} && at == end;
 }
 
+/// "PID:NUMBER".
+bool pair_parse(std::string_view word, std::uint32_t* pid, std::uint64_t* second) {
+  const std::size_t colon = std::min(word.find(':'), word.size());
+  return number_parse(word.substr(0, colon), pid) && colon < word.size() &&
+         number_parse(word.substr(colon + 1), second);
+}
+
+/// Takes what listed_text() has said off the line, whose first word has been taken.
+bool listed_parse(std::string_view living, std::string_view* line, ListedUse* out) {
+  if (!number_parse(living, &out->living) || !number_parse(word_take(line), &out->ended) ||
+      !number_parse(word_take(line), &out->processes))
+    return false;
+  while (!line->empty() && line->front() != kBusy[1]) {
+    ListedUse::Process process;
+    if (out->of.size() == kListedMax || !pair_parse(word_take(line), &process.pid, &process.bytes))
+      return false;
+    out->of.push_back(process);
+  }
+  return true;
+}
+
 }  // namespace
+
+std::string use_question(const protocol::GpuUuid& gpu, const std::vector<EndedProcess>& ended) {
+  std::string line = uuid_format(gpu);
+  for (std::size_t i = 0; i < std::min(ended.size(), kEndedMax); ++i)
+    line += pair_text(ended[i].pid, ended[i].start_ticks);
+  return line;
+}
+
+bool use_question_parse(std::string_view line, protocol::GpuUuid* gpu,
+                        std::vector<EndedProcess>* ended) {
+  const auto uuid = uuid_parse(std::string(word_take(&line)));
+  if (!uuid) return false;
+  *gpu = *uuid;
+  ended->clear();
+  while (!line.empty()) {
+    EndedProcess process;
+    if (ended->size() == kEndedMax ||
+        !pair_parse(word_take(&line), &process.pid, &process.start_ticks))
+      return false;
+    ended->push_back(process);
+  }
+  return true;
+}
 
 bool used_line_parse(std::string_view line, DeviceUse* out) {
   if (line.substr(0, kUsed.size()) != kUsed) return false;
@@ -74,9 +137,7 @@ bool used_line_parse(std::string_view line, DeviceUse* out) {
   if (!uuid || !number_parse(word_take(&line), &use.bytes)) return false;
   use.gpu = *uuid;
   const std::string_view living = word_take(&line);
-  std::uint64_t bytes = 0;
-  if (living != "-" && !number_parse(living, &bytes)) return false;
-  if (living != "-") use.living = bytes;
+  if (living != "-" && !listed_parse(living, &line, &use.listed.emplace())) return false;
   if (!line.empty()) {
     if (word_take(&line) != kBusy.substr(1)) return false;
     use.busy_known = true;
@@ -139,9 +200,9 @@ void LossWatch::lines_take(News* news) {
   }
 }
 
-bool LossWatch::ask_used(const protocol::GpuUuid& gpu) {
+bool LossWatch::ask_used(const protocol::GpuUuid& gpu, const std::vector<EndedProcess>& ended) {
   if (!child_.input) return false;
-  const std::string line = uuid_format(gpu) + "\n";
+  const std::string line = use_question(gpu, ended) + "\n";
   return send(child_.input.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
          static_cast<ssize_t>(line.size());
 }
@@ -152,7 +213,7 @@ LossWatch::News LossWatch::look(std::int64_t now_ms) {
   std::erase_if(leaving_, [](pid_t pid) { return waitpid(pid, nullptr, WNOHANG) != 0; });
   if (!child_.output && now_ms >= start_at_ms_) start(now_ms, &news);
   if (!child_.output) return news;
-  char buffer[kLossLineBytesMax];
+  char buffer[kReadBytes];
   ssize_t got = 0;
   while ((got = read(child_.output.get(), buffer, sizeof buffer)) > 0) {
     text_.append(buffer, static_cast<std::size_t>(got));

@@ -21,21 +21,48 @@ std::string loss_line(const protocol::GpuUuid& uuid);
 /// False for a line that is not exactly that.
 bool loss_line_parse(std::string_view line, protocol::GpuUuid* out);
 
+/// What the driver lists on a device for processes, bytes. What it lists under the number of a
+/// process that has ended and that another one has now is in neither sum: it may be of both.
+struct ListedUse {
+  struct Process {
+    std::uint32_t pid = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::uint64_t living = 0;
+  std::uint64_t ended = 0;
+  std::uint32_t processes = 0;  // that live
+  std::vector<Process> of;      // these, kListedMax at most
+};
+
 /// What a device says of its memory, and of the processes that it has.
 struct DeviceUse {
   protocol::GpuUuid gpu{};
-  std::uint64_t bytes = 0;              // in use, by whatever
-  std::optional<std::uint64_t> living;  // the part of listed processes that live; nothing: unknown
+  std::uint64_t bytes = 0;          // in use, by whatever
+  std::optional<ListedUse> listed;  // nothing: unknown
   bool busy_known = false;
   std::vector<std::uint32_t> busy;  // ended processes that had work on it within the last second
 };
 inline constexpr std::size_t kBusyMax = 8;  // more are not told of
+inline constexpr std::size_t kListedMax = 256;
 
-/// "used GPU-uuid BYTES", then LIVING or "-" where that is unknown, then "busy" and up to kBusyMax
-/// pids where that is known.
+/// "used GPU-uuid BYTES", then LIVING ENDED PROCESSES PID:BYTES... or "-" where that is unknown,
+/// then "busy" and up to kBusyMax pids where that is known.
 std::string used_line(const DeviceUse& use);
 /// False for a line that is not exactly that.
 bool used_line_parse(std::string_view line, DeviceUse* out);
+
+/// A process that has ended: its number may be another one's by now.
+struct EndedProcess {
+  std::uint32_t pid = 0;
+  std::uint64_t start_ticks = 0;  // 0 = unknown
+};
+inline constexpr std::size_t kEndedMax = 128;  // of one question
+
+/// "GPU-uuid PID:START_TICKS...", without the end of the line; kEndedMax of them at most.
+std::string use_question(const protocol::GpuUuid& gpu, const std::vector<EndedProcess>& ended);
+/// False for a line that is not exactly that.
+bool use_question_parse(std::string_view line, protocol::GpuUuid* gpu,
+                        std::vector<EndedProcess>* ended);
 
 class LossWatch {
  public:
@@ -55,9 +82,11 @@ class LossWatch {
   /// What has come since the last call. Never waits. To be called now and then, with a clock that
   /// does not go back.
   News look(std::int64_t now_ms);
-  /// Asks how much of the GPU's memory is in use; the answer is news. False where nobody can be
-  /// asked now.
-  [[nodiscard]] bool ask_used(const protocol::GpuUuid& gpu);
+  /// Asks how much of the GPU's memory is in use; the answer is news. `ended` may have left memory
+  /// there: a process that has the number of one of them and another start time is not taken for
+  /// it. False where nobody can be asked now.
+  [[nodiscard]] bool ask_used(const protocol::GpuUuid& gpu,
+                              const std::vector<EndedProcess>& ended = {});
   /// Readable when there are news; -1 = no helper runs. Another one after look() may have started
   /// it.
   int descriptor() const { return child_.output.get(); }

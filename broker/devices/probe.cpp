@@ -47,22 +47,25 @@ std::string end_text(const ChildResult& result, std::int64_t deadline_ms) {
 
 std::string probe_line(const ProbedGpu& gpu) {
   return uuid_format(gpu.uuid) + " total_bytes=" + std::to_string(gpu.total_bytes) +
-         " context_bytes=" + std::to_string(gpu.context_bytes) + " method=" + gpu.method;
+         " context_bytes=" + std::to_string(gpu.context_bytes) +
+         " unlisted_bytes=" + std::to_string(gpu.unlisted_bytes) + " method=" + gpu.method;
 }
 
 bool probe_line_parse(std::string_view line, ProbedGpu* out) {
   std::string_view uuid_text;
   std::string_view total;
   std::string_view context;
+  std::string_view unlisted;
   std::string_view method;
   if (!field_take(&line, "", &uuid_text) || !field_take(&line, "total_bytes=", &total) ||
-      !field_take(&line, "context_bytes=", &context) || !field_take(&line, "method=", &method) ||
+      !field_take(&line, "context_bytes=", &context) ||
+      !field_take(&line, "unlisted_bytes=", &unlisted) || !field_take(&line, "method=", &method) ||
       !line.empty()) {
     return false;
   }
   const auto uuid = uuid_parse(uuid_text);
   if (!uuid || !number_parse(total, &out->total_bytes) ||
-      !number_parse(context, &out->context_bytes))
+      !number_parse(context, &out->context_bytes) || !number_parse(unlisted, &out->unlisted_bytes))
     return false;
   out->uuid = *uuid;
   out->method = method;

@@ -14,9 +14,10 @@ namespace sluice::devices {
 
 struct ProbedGpu {
   protocol::GpuUuid uuid{};
-  std::uint64_t total_bytes = 0;    // what the driver lets programs allocate
-  std::uint64_t context_bytes = 0;  // 0 = could not be measured
-  std::string method;               // process | device | driver: where the figure comes from
+  std::uint64_t total_bytes = 0;     // what the driver lets programs allocate
+  std::uint64_t context_bytes = 0;   // 0 = could not be measured
+  std::string method;                // process | device | driver: where the figure comes from
+  std::uint64_t unlisted_bytes = 0;  // in use for a process beyond what the driver lists for it
 };
 
 struct ProbeResult {
@@ -24,7 +25,7 @@ struct ProbeResult {
   std::string fault;  // empty = all well; else what happened
 };
 
-/// One line per GPU: "GPU-uuid total_bytes=N context_bytes=N method=M".
+/// One line per GPU: "GPU-uuid total_bytes=N context_bytes=N unlisted_bytes=N method=M".
 std::string probe_line(const ProbedGpu& gpu);
 /// False for a line that is not exactly that.
 bool probe_line_parse(std::string_view line, ProbedGpu* out);

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
@@ -38,13 +39,16 @@ constexpr char kUsage[] =
 Makes a context on every GPU, prints one line per GPU with what it cost, and ends.
 
   --watch   makes no context: says which of these GPUs is lost, asking every PERIOD_MS milliseconds, and answers a UUID
-            on standard input with what of that GPU's memory is in use. sluiced runs it so
+            on standard input, with PID:START_TICKS of processes that have ended behind it, with what of that GPU's memory
+            is in use. sluiced runs it so
 
 exit codes: 0, 1 no driver or a GPU that failed, 2 wrong usage
 )";
 
 using sluice::devices::DeviceError;
 using sluice::devices::DeviceUse;
+using sluice::devices::EndedProcess;
+using sluice::devices::ListedUse;
 using sluice::devices::Nvml;
 using sluice::devices::ProbedGpu;
 
@@ -100,6 +104,24 @@ std::int64_t clock_ns() {
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
 }
 
+/// What is in use beyond what the driver lists for processes.
+std::optional<std::uint64_t> unlisted_bytes(const Nvml& nvml,
+                                            const sluice::protocol::GpuUuid& uuid) {
+  constexpr int kTries = 4;
+  for (int i = 0; i < kTries; ++i) {
+    const auto before = nvml.used_bytes(uuid);
+    std::vector<sluice::devices::ProcessMemory> list;
+    const bool listed = nvml.processes(uuid, &list);
+    const auto after = nvml.used_bytes(uuid);
+    if (!listed || !before || !after) return std::nullopt;
+    if (*before != *after) continue;
+    std::uint64_t rest = *after;
+    for (const auto& process : list) rest -= std::min<std::uint64_t>(rest, process.used_bytes);
+    return rest;
+  }
+  return std::nullopt;
+}
+
 std::uint64_t own_bytes(const Nvml& nvml, const sluice::protocol::GpuUuid& uuid) {
   std::vector<sluice::devices::ProcessMemory> list;
   if (!nvml.processes(uuid, &list)) return 0;
@@ -122,12 +144,16 @@ bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out
   std::memcpy(out->uuid.bytes, uuid.bytes, sizeof out->uuid.bytes);
   out->total_bytes = total;
   const std::uint64_t before = nvml != nullptr ? nvml->used_bytes(out->uuid).value_or(0) : 0;
+  const auto unlisted = nvml != nullptr ? unlisted_bytes(*nvml, out->uuid) : std::nullopt;
   if (!check(driver, driver.retain(&context, device), "cuDevicePrimaryCtxRetain") ||
       !check(driver, driver.set_current(context), "cuCtxSetCurrent")) {
     return false;
   }
   out->method = "process";
   out->context_bytes = nvml != nullptr ? own_bytes(*nvml, out->uuid) : 0;
+  const auto unlisted_now = unlisted ? unlisted_bytes(*nvml, out->uuid) : std::nullopt;
+  if (unlisted_now && out->context_bytes != 0)
+    out->unlisted_bytes = *unlisted_now - std::min(*unlisted_now, *unlisted);
   if (out->context_bytes == 0 && nvml != nullptr) {
     const std::uint64_t after = nvml->used_bytes(out->uuid).value_or(0);
     out->method = "device";
@@ -143,14 +169,22 @@ bool gpu_probe(const Driver& driver, const Nvml* nvml, int index, ProbedGpu* out
   return true;
 }
 
-/// The pid may also be another process's by now; then what the device has of it counts as living.
-bool lives(std::uint32_t pid) {
+enum class Life : std::uint8_t { kLives, kEnded, kOther };
+
+/// Whether what the driver lists under this number is of a process that lives. kOther: it may be of
+/// one of the `ended`, because the process that has the number now has started at another time.
+Life life_of(std::uint32_t pid, const std::vector<EndedProcess>& ended) {
   constexpr long kPidfdOpen = 434;
-  const auto fd = static_cast<int>(syscall(kPidfdOpen, pid, 0));
-  if (fd < 0) return errno != ESRCH;
-  const bool ended = sluice::devices::pidfd_ended(fd);
-  close(fd);
-  return !ended;
+  const sluice::devices::Fd fd(static_cast<int>(syscall(kPidfdOpen, pid, 0)));
+  if (!fd) return errno != ESRCH ? Life::kLives : Life::kEnded;
+  bool other = false;
+  for (const EndedProcess& one : ended) {
+    if (one.pid != pid || one.start_ticks == 0) continue;
+    const std::uint64_t start = sluice::devices::process_start_ticks(static_cast<pid_t>(pid));
+    other = other || (start != 0 && start != one.start_ticks);
+  }
+  if (sluice::devices::pidfd_ended(fd.get())) return Life::kEnded;
+  return other ? Life::kOther : Life::kLives;
 }
 
 std::uint64_t second_ago_us() {
@@ -160,13 +194,22 @@ std::uint64_t second_ago_us() {
          static_cast<std::uint64_t>(now.tv_nsec) / 1'000;
 }
 
+void listed_add(ListedUse* listed, const ListedUse::Process& process, Life life) {
+  if (life == Life::kEnded) listed->ended += process.bytes;
+  if (life != Life::kLives) return;
+  listed->living += process.bytes;
+  ++listed->processes;
+  listed->of.push_back(process);
+}
+
 /// What the driver lists is one figure for each process, and what is in use is another one: they
 /// belong together where the latter is the same before and after.
-std::optional<DeviceUse> use_read(const Nvml& nvml, const sluice::protocol::GpuUuid& uuid) {
+std::optional<DeviceUse> use_read(const Nvml& nvml, const sluice::protocol::GpuUuid& uuid,
+                                  const std::vector<EndedProcess>& ended) {
   constexpr int kTries = 4;
   DeviceUse use;
   use.gpu = uuid;
-  for (int i = 0; i < kTries && !use.living; ++i) {
+  for (int i = 0; i < kTries && !use.listed; ++i) {
     const auto before = nvml.used_bytes(uuid);
     std::vector<sluice::devices::ProcessMemory> list;
     const bool listed = nvml.processes(uuid, &list);
@@ -175,25 +218,24 @@ std::optional<DeviceUse> use_read(const Nvml& nvml, const sluice::protocol::GpuU
     use.bytes = *after;
     if (!listed) return use;
     if (*before != *after) continue;
-    use.living = 0;
-    bool ended = false;
+    use.listed.emplace();
+    bool some_ended = false;
     for (const auto& process : list) {
-      if (lives(process.pid))
-        *use.living += process.used_bytes;
-      else
-        ended = true;
+      const Life life = life_of(process.pid, ended);
+      listed_add(&*use.listed, {process.pid, process.used_bytes}, life);
+      some_ended = some_ended || life != Life::kLives;
     }
     std::vector<std::uint32_t> busy;
-    use.busy_known = ended && nvml.busy(uuid, second_ago_us(), &busy);
+    use.busy_known = some_ended && nvml.busy(uuid, second_ago_us(), &busy);
     for (const std::uint32_t pid : busy)
-      if (!lives(pid)) use.busy.push_back(pid);
+      if (life_of(pid, ended) != Life::kLives) use.busy.push_back(pid);
   }
   return use;
 }
 
 /// Waits for questions for so long, and answers them. False = nobody will ask any more.
 bool questions_answer(const Nvml& nvml, int wait_ms, std::string* text) {
-  constexpr std::size_t kQuestionBytesMax = 4096;
+  constexpr std::size_t kQuestionBytesMax = 8192;
   pollfd input{STDIN_FILENO, POLLIN, 0};
   if (poll(&input, 1, wait_ms) <= 0) return true;
   char buffer[kQuestionBytesMax];
@@ -201,9 +243,12 @@ bool questions_answer(const Nvml& nvml, int wait_ms, std::string* text) {
   if (got <= 0) return false;
   text->append(buffer, static_cast<std::size_t>(got));
   for (std::size_t end = text->find('\n'); end != std::string::npos; end = text->find('\n')) {
-    const auto uuid = sluice::devices::uuid_parse(text->substr(0, end));
+    sluice::protocol::GpuUuid uuid;
+    std::vector<EndedProcess> ended;
+    const bool asked =
+        sluice::devices::use_question_parse(std::string_view(*text).substr(0, end), &uuid, &ended);
     text->erase(0, end + 1);
-    const auto use = uuid ? use_read(nvml, *uuid) : std::nullopt;
+    const auto use = asked ? use_read(nvml, uuid, ended) : std::nullopt;
     if (use) std::printf("%s\n", sluice::devices::used_line(*use).c_str());
   }
   if (text->size() > kQuestionBytesMax) text->clear();

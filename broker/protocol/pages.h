@@ -7,8 +7,9 @@
 //
 // The claims page is written by the clients (memfd sealed against shrink and grow only) and is
 // never trusted for more than the tenant's own account. One slot per process, assigned by the
-// broker at registration, written only by that process; the broker zeroes the slot of a dead
-// process. The tenant's total is always the sum over the slots, never a stored counter, so a death
+// broker at registration and written by that process alone as long as it lives. Once it has ended
+// the broker writes there what the devices still have of it, and zeroes the slot when they have
+// nothing. The tenant's total is always the sum over the slots, never a stored counter, so a death
 // at any instant leaves a right sum.
 //
 // All fields are naturally aligned and accessed with the __atomic builtins through the helpers
@@ -291,12 +292,13 @@ struct ClaimsPage {
   std::uint16_t reserved0;
   std::uint32_t slot_count;  // kTenantProcessesMax
   std::uint32_t gpu_count;
-  AtomicU32 slots_used;  // one past the highest slot in use so far; raised by each client when it
-                         // registers, 0 = unknown
-  AtomicU32 shares;      // 1: a process of the tenant has exported or imported device memory
-  AtomicU32 kept_look;   // + 1: the slot of the process that just asks the device which exported
-                         // memory is gone; 0 = none. One whose slot is empty does not ask any more
-  // A bit for each slot: its process is in the middle of a call that may let go of shared memory
+  AtomicU32 slots_used;    // one past the highest slot in use so far; raised by each client when it
+                           // registers, 0 = unknown
+  AtomicU32 shares;        // 1: a process of the tenant has exported or imported device memory
+  AtomicU32 reading_turn;  // + 1: the slot of the process that just asks the device which exported
+                           // memory is gone; 0 = none. A process that has ended has no turn
+  // A bit for each slot: its process is in the middle of a call that may let go of shared memory.
+  // One that has ended (its slot is empty, or has end_seen) is in none
   AtomicU32 letting_go[kTenantProcessesMax / 32];
   std::uint8_t reserved[84];
   ClaimsSlot slots[kTenantProcessesMax];
@@ -306,8 +308,8 @@ struct ClaimsPage {
   ActivitySlot activity[kTenantProcessesMax];
   // By slot and GPU, the part of held_bytes that stays charged for shared memory which the process
   // has let go of (interpose/memory/kept.h). It may be on the device; no figure of the process has
-  // it.
-  AtomicU64 kept_bytes[kTenantProcessesMax][kTenantGpusMax];
+  // it. The broker believes it for what the tenant's quota leaves (broker/daemon/left_behind.h).
+  AtomicU64 released_bytes[kTenantProcessesMax][kTenantGpusMax];
 };
 static_assert(offsetof(ClaimsPage, slots) == 128);
 

@@ -127,7 +127,7 @@ class World {
   void act(const core::TenantLost& action);
   void act(const core::GpuNoted& action);
   void act(const core::DeviceLookWanted& action);
-  void act(const core::MemoryKept& action);
+  void act(const core::MemoryNotReturned& action);
   void act(const core::AlarmSet& action);
 
   void step(const core::Event& event);

@@ -157,7 +157,7 @@ void World::act(const core::DeviceLookWanted& action) {
   });
 }
 
-void World::act(const core::MemoryKept&) { result_.memory_kept++; }
+void World::act(const core::MemoryNotReturned&) { result_.memory_kept++; }
 
 /// Whoever is admitted can fill its quota at once: what others have left there is not in the way,
 /// if nobody lies and the broker that saw them end is this one.

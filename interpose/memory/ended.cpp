@@ -1,4 +1,7 @@
-// See ended.h. The broker has the same rule (broker/daemon/engine_kept.cpp).
+// See ended.h. A broker watches by pidfds and compares what the whole device has in use
+// (broker/daemon/left_behind.h). Here a slot's lock shows the end of its process, and NVML's figure
+// of its pid what is left: what no figure has, such as memory that a descriptor holds, is taken for
+// returned.
 #include "interpose/memory/ended.h"
 
 #include <errno.h>
@@ -69,6 +72,13 @@ bool process_has_ended(uint32_t own_pid) {
   const bool ended = poll(&end, 1, 0) > 0;
   close(fd);
   return ended;
+}
+
+bool slot_has_ended(uint32_t slot) {
+  const protocol::ClaimsSlot& of = process.claims->slots[slot];
+  if (of.pid.load() == 0 || of.end_seen.load() != 0) return true;
+  return load_acquire(process.alone) != 0 && load_acquire(process.family_slot) != 0 &&
+         family_slot_has_ended(slot);
 }
 
 void ended_sweep() {

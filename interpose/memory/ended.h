@@ -14,6 +14,10 @@ void ended_sweep();
 /// Whether the process has ended, by its number in this process's namespace, also where its parent
 /// has not waited for it. True for 0, and where another namespace's number is none in this one.
 bool process_has_ended(uint32_t own_pid);
+/// Whether the process that had this slot of the account has ended, as far as the broker, or where
+/// there is none the slot's lock, tells. True for a slot that is free. A slot stays in use after
+/// the end of its process for as long as it is charged.
+bool slot_has_ended(uint32_t slot);
 /// Whether such charges are left on the GPU (as this process numbers it).
 bool ended_are_charged(int gpu);
 /// Sweeps before a program is told what is used on the GPU: where no broker watches, as the pages

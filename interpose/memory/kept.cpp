@@ -45,14 +45,14 @@ bool is_used(int device) {
 // With the lock held.
 void bytes_set(int device, uint64_t bytes) {
   store_relaxed(kept[device].bytes, bytes);
-  process.claims->kept_bytes[process.slot][device_gpu(device)].store(bytes);
+  process.claims->released_bytes[process.slot][device_gpu(device)].store(bytes);
 }
 
 uint64_t kept_by_all(int gpu) {
   const uint32_t used = process.claims->slots_used.load();
   uint64_t sum = 0;
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax && (used == 0 || i < used); ++i)
-    sum += process.claims->kept_bytes[i][gpu].load();
+    sum += process.claims->released_bytes[i][gpu].load();
   return sum;
 }
 
@@ -62,9 +62,9 @@ uint64_t kept_by_ended(int gpu) {
   const uint32_t used = process.claims->slots_used.load();
   uint64_t sum = 0;
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax && (used == 0 || i < used); ++i) {
-    const uint64_t bytes = process.claims->kept_bytes[i][gpu].load();
+    const uint64_t bytes = process.claims->released_bytes[i][gpu].load();
     if (bytes != 0 && i != process.slot &&
-        process_has_ended(process.claims->slots[i].own_pid.load()))
+        (slot_has_ended(i) || process_has_ended(process.claims->slots[i].own_pid.load())))
       sum += bytes;
   }
   return sum;
@@ -101,7 +101,7 @@ bool tenant_lets_go() {
   for (uint32_t i = 0; i < protocol::kTenantProcessesMax / 32; ++i) {
     for (uint32_t bits = process.claims->letting_go[i].load(); bits != 0; bits &= bits - 1) {
       const uint32_t slot = i * 32 + static_cast<uint32_t>(__builtin_ctz(bits));
-      if (process.claims->slots[slot].pid.load() != 0) return true;
+      if (!slot_has_ended(slot)) return true;
     }
   }
   return false;
@@ -196,12 +196,11 @@ class Turn {
   bool held() const { return held_; }
 
  private:
-  static protocol::AtomicU32& word() { return process.claims->kept_look; }
+  static protocol::AtomicU32& word() { return process.claims->reading_turn; }
   static bool take() {
     uint32_t before = word().load();
     // Another thread of this process, too, is waited for.
-    if (before != 0 && before <= protocol::kTenantProcessesMax &&
-        process.claims->slots[before - 1].pid.load() != 0)
+    if (before != 0 && before <= protocol::kTenantProcessesMax && !slot_has_ended(before - 1))
       return false;
     return __atomic_compare_exchange_n(&word().raw, &before, process.slot + 1, false,
                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
@@ -279,7 +278,7 @@ bool kept_add(int device, uint64_t bytes) {
   return true;
 }
 
-uint64_t kept_bytes(int gpu) { return process.claims->kept_bytes[process.slot][gpu].load(); }
+uint64_t kept_bytes(int gpu) { return process.claims->released_bytes[process.slot][gpu].load(); }
 
 uint64_t kept_found(int device, uint64_t bytes) {
   if (load_relaxed(kept[device].bytes) == 0 || !is_used(device) ||
@@ -314,7 +313,7 @@ bool kept_look(int device, uint64_t patience_ns) {
 
 void kept_slot_taken() {
   uint32_t left = process.slot + 1;
-  __atomic_compare_exchange_n(&process.claims->kept_look.raw, &left, 0u, false, __ATOMIC_ACQ_REL,
+  __atomic_compare_exchange_n(&process.claims->reading_turn.raw, &left, 0u, false, __ATOMIC_ACQ_REL,
                               __ATOMIC_RELAXED);
 }
 

@@ -4,7 +4,7 @@
 // that a figure has it.
 //
 // The evidence is a sum that grows. Where NVML lists this process, it is what the device has left,
-// the figures of all processes, and what the tenant keeps (kept_bytes in the claims page): a
+// the figures of all processes, and what the tenant keeps (released_bytes in the claims page): a
 // release of memory that stays on the device changes nothing of it. Elsewhere it is what the device
 // has left and what the tenant is charged for. Other tenants change that one too, so these are
 // estimates.

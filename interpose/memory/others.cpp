@@ -113,7 +113,7 @@ uint64_t charged_on_device(const protocol::ClaimsPage& claims, uint32_t slot, ui
   const uint64_t held = account.gpus[gpu].held_bytes.load();
   const uint64_t out = account.gpus[gpu].swapped_bytes.load() +
                        account.limits_pages[gpu].load() * protocol::kLimitPageBytes +
-                       claims.kept_bytes[slot][gpu].load();
+                       claims.released_bytes[slot][gpu].load();
   return held > out ? held - out : 0;
 }
 

@@ -199,6 +199,8 @@ TEST_F(FamilyStepsTest, WhatAnEndedProcessHeldStaysChargedUntilItIsOver) {
   EXPECT_EQ(claims_total(claims(), 0), kSurvivors + kCorpses);
   EXPECT_TRUE(family_ended_is_charged(0));
   EXPECT_FALSE(family_ended_is_charged(1));
+  EXPECT_TRUE(family_slot_has_ended(2));
+  EXPECT_FALSE(family_slot_has_ended(0)) << "its process lives";
   Ledger next;
   ASSERT_TRUE(holds(next, family_slot_take(), kMortals)) << "the slot that held nothing";
   EXPECT_EQ(claims_total(claims(), 0), kSurvivors + kCorpses + kMortals);

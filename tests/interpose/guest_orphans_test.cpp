@@ -197,7 +197,7 @@ TEST_F(GuestOrphansTest, AnOwnSecondHandleIsChargedOnceAndKeptBehindItsEnd) {
     seconds.push_back(imported());
     release_does(0, 0);
     ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
-    EXPECT_TRUE(eventually([&] { return broker->claims().kept_bytes[0][0].load() == 0; }));
+    EXPECT_TRUE(eventually([&] { return broker->claims().released_bytes[0][0].load() == 0; }));
     ASSERT_EQ(held(), kContext + (i + 1) * kPiece);
   }
   EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
@@ -264,7 +264,7 @@ TEST_F(GuestOrphansTest, WhatAnotherProcessGivesBackMeanwhileIsNotTaken) {
   const auto keep = [](uint64_t bytes) {
     told->claims().slots[1].pid.store(1);
     told->claims().slots[1].gpus[0].held_bytes.store(bytes);
-    told->claims().kept_bytes[1][0].store(bytes);
+    told->claims().released_bytes[1][0].store(bytes);
   };
   broker->claims().slots_used.store(2);
   keep(kPiece);
@@ -273,7 +273,7 @@ TEST_F(GuestOrphansTest, WhatAnotherProcessGivesBackMeanwhileIsNotTaken) {
     take_effect(function);
     if (strcmp(function, "cuMemImportFromShareableHandle") == 0) {
       told->claims().slots[1].gpus[0].held_bytes.store(0);
-      told->claims().kept_bytes[1][0].store(0);
+      told->claims().released_bytes[1][0].store(0);
     }
   };
   (void)imported();
@@ -294,6 +294,32 @@ TEST_F(GuestOrphansTest, WhatIsReadInTheMiddleOfAReleaseIsNoMeasure) {
   };
   ASSERT_EQ(cuMemRelease(handle), CUDA_SUCCESS);
   EXPECT_EQ(held(), kContext + 2 * kPiece);
+}
+
+// The broker has seen its end and leaves its slot, because another process keeps its memory.
+TEST_F(GuestOrphansTest, WhatHasEndedInAReadingReadsNoMore) {
+  broker->claims().slots_used.store(2);
+  broker->claims().slots[1].pid.store(1);
+  broker->claims().reading_turn.store(2);
+  ASSERT_EQ(park(), CUDA_SUCCESS);
+  nvml->used_more -= kPiece;
+  EXPECT_FALSE(eventually([&] { return held() == kContext; }, 1)) << "one that lives is waited for";
+  broker->claims().slots[1].end_seen.store(1);
+  for (size_t i = 0; i < kFit; ++i) ASSERT_EQ(park(), CUDA_SUCCESS) << i;
+  nvml->used_more -= kFit * kPiece;
+  all_is_there_again();
+}
+
+TEST_F(GuestOrphansTest, WhatHasEndedInACallLetsGoOfNothing) {
+  broker->claims().slots_used.store(2);
+  broker->claims().slots[1].pid.store(1);
+  broker->claims().letting_go[0].set(2);
+  effect_set(1, {"cuMemImportFromShareableHandle", 0, kSigned});
+  (void)imported();
+  EXPECT_EQ(held(), kContext) << "no reading counts while one that lives is in such a call";
+  broker->claims().slots[1].end_seen.store(1);
+  (void)imported();
+  EXPECT_EQ(held(), kContext + kPiece);
 }
 
 // What is loaded beside it is charged besides.
@@ -346,7 +372,7 @@ TEST_F(GuestOrphansTest, ANewBrokerIsToldOfIt) {
   ASSERT_TRUE(eventually([&] { return second.registrations() == 1; }));
   EXPECT_TRUE(
       eventually([&] { return second.account().held_bytes.load() == kContext + kFit * kPiece; }));
-  EXPECT_EQ(second.claims().kept_bytes[0][0].load(), kFit * kPiece);
+  EXPECT_EQ(second.claims().released_bytes[0][0].load(), kFit * kPiece);
   EXPECT_EQ(park(), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
@@ -356,7 +382,7 @@ constexpr char kExecuted[] = "SLUICE_TEST_EXECUTED";
 TestBroker* asked_for;
 
 void execute_when_it_asks() {
-  if (asked_for->claims().kept_look.load() == 0) return;
+  if (asked_for->claims().reading_turn.load() == 0) return;
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   const std::string filter =
       std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();

@@ -276,7 +276,7 @@ bool TestBroker::wait_for(MessageType type, std::uint32_t epoch, int timeout_ms)
 // What a process had before it executed another program, which threw its mapping of the page away.
 // The account goes before the pid, as with sluiced.
 void TestBroker::slot_clear(std::uint32_t slot) {
-  for (AtomicU64& kept : claims_->kept_bytes[slot]) kept.store(0);
+  for (AtomicU64& kept : claims_->released_bytes[slot]) kept.store(0);
   auto* const words = reinterpret_cast<AtomicU64*>(&claims_->slots[slot]);
   for (std::size_t i = sizeof(ClaimsSlot) / sizeof *words; i-- > 0;) words[i].store(0);
 }

@@ -4,11 +4,16 @@ The promises: at rest the tenant holds at most its quota; during calls at most t
 takes what it was promised at any time; after the end nothing is left, and the next tenant takes a whole quota."""
 
 import dataclasses
+import mmap
+import os
+import pathlib
+import struct
 import subprocess
 import time
 
-from suite.cases import Case, hold
+from suite.cases import Case, Undecided, hold
 from suite.ground import CONTEXT_MIB, MIB, PATIENCE_S, Attack, Ground, killed, promise_kept, settled
+from suite.hostile import NO_WAIT, Client, admit, register
 
 QUOTA_MIB = 48
 NEIGHBOUR_MIB = 24
@@ -325,6 +330,91 @@ def check_kept(build, rng, way_name, shape_name):
         return memory.numbers
 
 
+LIAR_MIB = 24
+
+
+def sluice(ground, *words):
+    command = [ground.build / "bin/sluice", *words, "--socket", ground.socket]
+    return subprocess.run(list(map(str, command)), env=ground.environment, capture_output=True, text=True)
+
+
+def lie_beside(ground, _, __):
+    """Another job says that it is charged for shared memory that it let go of: more than there is, its whole quota, now and then none."""
+    founder, shim = Client(ground.socket), Client(ground.socket)
+    granted = founder.ask(admit(memory=LIAR_MIB * MIB, name=b"liar", flags=NO_WAIT))
+    joined = shim.ask(register(granted.tenant, granted.key))
+    size = os.fstat(joined.fds[1]).st_size
+    page = mmap.mmap(joined.fds[1], size)
+    for round in range(40):
+        value = (1 << 38, LIAR_MIB * MIB, 0)[round // 2 % 3 if round > 20 else round // 10]
+        struct.pack_into("<Q", page, 128 + joined.slot * 1152 + 128 + 16, value)  # held_bytes
+        struct.pack_into("<Q", page, size - 128 * 8 * 8 + joined.slot * 64, value)  # what it says to have let go of
+        time.sleep(0.1)
+    return lambda: (shim.close(), founder.close())
+
+
+def move_away(ground, job, _):
+    sluice(ground, "move", job, "--gpu", "1")
+    return lambda: None
+
+
+def suspend(ground, job, _):
+    hold(sluice(ground, "suspend", job).returncode == 0, "the job cannot be suspended")
+    return lambda: None
+
+
+def number_used_again(ground, _, pid):
+    """A program that uses no GPU gets the number of the process that has ended."""
+    for _ in range(200):
+        try:
+            pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        except OSError:
+            raise Undecided("only root may choose the number of the next process")
+        program = subprocess.Popen(["sleep", "600"])
+        if program.pid == pid:
+            return lambda: (program.kill(), program.wait())
+        program.kill()
+        program.wait()
+    raise Undecided("the number is not to be had")
+
+
+ESCAPES = {
+    "lie": (lie_beside, 1, "another job says that the memory is its own"),
+    "move": (move_away, 2, "the job is moved to another GPU"),
+    "suspend": (suspend, 1, "the job is suspended"),
+    "number": (number_used_again, 1, "another process gets the number of the one that has ended"),
+}
+
+
+def check_escape(build, rng, name):
+    """A process has ended and left its memory to another one. Whatever is done then, that memory is promised to no other job."""
+    escape, gpus, _ = ESCAPES[name]
+    way, shape, sizes = WAYS["alloc"], KEPT["kept"], SIZES["mixed"]
+    words = ["--way", "alloc", "--shape", "kept", "--sizes", ",".join(map(str, sizes)), "--seed", rng.randrange(1 << 20)]
+    device_mib = QUOTA_MIB + SPARE_MIB
+    most = f"{device_mib - LIAR_MIB}MiB"
+    with Ground(build, device_mib, gpus=gpus) as ground:
+        ground.start_broker()
+        attack = Memory(ground, words, shape, sizes, way).attack(["--gpu", "0"] if gpus > 1 else [])
+        attack.wait_full(shape.reports, patience_s=30)
+        killed([attack.process.pid])
+        attack.process.wait()
+        time.sleep(2)
+        left = ground.used()
+        if left < QUOTA_MIB * MIB // 2:
+            raise AssertionError(f"only {left} bytes are kept, so the attack shows nothing")
+        [job] = [row for row in ground.status()["tenants"] if row["processes"]]
+        [pid] = [process["pid"] for process in job["processes"] if process["ended"]]
+        undo = escape(ground, job["tenant"], pid)
+        time.sleep(2)
+        admitted = admitted_at_once(ground, "--gpu", "0", "--memory", most)
+        hold(not admitted, f"a job was promised {most} of {device_mib} MiB of which {left} bytes are kept")
+        ground.end_attackers()
+        undo()
+        settled(lambda: admitted_at_once(ground, "--gpu", "0", "--memory", most), lambda: "nobody is admitted after the end of the keepers")
+        return {"kept_bytes": left}
+
+
 def admitted_at_once(ground, *options):
     """A job that does nothing."""
     command = [ground.build / "bin/sluice", "run", "--socket", ground.socket, "--no-wait", *options, "--", "true"]
@@ -361,4 +451,7 @@ def cases():
                        ("exported", "heirs"), ("exported", "heirs_late"), ("exported", "heirs_exec")):
         found[way, shape] = Case("memory", f"{way}.{shape}", f"{WAYS[way].text}; {KEPT[shape].text}",
                                  lambda build, rng, way=way, shape=shape: check_kept(build, rng, way, shape), (way, shape) == ("alloc", "kept"))
+    for name, (_, _, text) in ESCAPES.items():
+        found["alloc", f"kept_{name}"] = Case("memory", f"alloc.kept_{name}", f"{KEPT['kept'].text}; then {text}",
+                                              lambda build, rng, name=name: check_escape(build, rng, name))
     return list(found.values())

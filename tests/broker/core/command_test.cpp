@@ -1,6 +1,7 @@
 // Suspend, resume, move, drain; a GPU that is lost; what users and groups may have together.
 #include <gmock/gmock.h>
 
+#include "broker/core/memory.h"
 #include "memory_harness.h"
 
 namespace sluice::core {
@@ -62,6 +63,49 @@ TEST(Suspend, GoesThroughTheCheckpointWhereMemoryCannotBeSwapped) {
   h.step(thawed(tenant));
   EXPECT_EQ(h.one<CommandAnswered>().request, 900 + tenant);
   EXPECT_EQ(h.residence(tenant), Residence::kIn);
+}
+
+TEST(Suspend, WhatEndedProcessesLeftStaysInTheBooksOfItsGpu) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(3 * kGiB, false);
+  h.step(MemorySeen{tenant, 0, 3 * kGiB, 0, 0, 2 * kGiB});
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.ack(tenant);
+  EXPECT_EQ(h.host_bytes(), kGiB) << "the checkpoint has nothing of ended processes";
+  h.step(frozen(tenant));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+  EXPECT_EQ(h.host_bytes(), kGiB);
+  EXPECT_EQ(promised(h, 0), 0U);
+  const Tenant& suspended = *h.state().tenants.at(tenant);
+  EXPECT_EQ(share_on_gpu(suspended.shares[0]), 2 * kGiB);
+  EXPECT_EQ(share_return(suspended.shares[0]), kGiB);
+  EXPECT_EQ(gpu_left(*h.state().gpus[0]), 2 * kGiB);
+  h.step(h.ask(TenantClass::kBatch, 3 * kGiB));
+  EXPECT_THAT(h.all<TenantAdmitted>(), IsEmpty()) << "2 of 4 GiB are left";
+  h.step(MemorySeen{tenant, 0, kGiB, 0, 0, 0});
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1)) << "it has been returned";
+}
+
+TEST(Move, WhatEndedProcessesLeftIsNotMoved) {
+  MemoryHarness h(policy_swapping(), 2);
+  const TenantId tenant = h.holder(2 * kGiB, false);
+  const std::uint32_t at = h.state().tenants.at(tenant)->shares[0].gpu;
+  CommandAsked move = h.command(CommandVerb::kMove, tenant);
+  move.gpu = h.state().gpus[1 - at]->uuid;
+  h.step(MemorySeen{tenant, 0, 2 * kGiB, 0, 0, kGiB});
+  h.step(move);
+  const CommandAnswered answer = h.one<CommandAnswered>();
+  EXPECT_EQ(answer.code, RefusalCode::kCannotMove);
+  EXPECT_THAT(answer.text, HasSubstr("left 1 GiB on its GPU"));
+  h.step(MemorySeen{tenant, 0, kGiB, 0, 0, 0});
+  h.step(move);
+  h.ack(tenant);
+  EXPECT_EQ(h.one<CheckpointWanted>().step, CheckpointStep::kOut);
+  // A process ends in the checkpoint and leaves something behind.
+  h.step(MemorySeen{tenant, 0, kGiB, 0, 0, kGiB / 2});
+  h.step(frozen(tenant));
+  EXPECT_THAT(h.all<TenantMoved>(), IsEmpty());
+  EXPECT_EQ(h.state().tenants.at(tenant)->shares[0].gpu, at);
 }
 
 TEST(Suspend, WhatTheDriverRefusesIsAnsweredWithItsReason) {

@@ -612,7 +612,7 @@ TEST(Returning, WhatNeverComesBackIsGivenUpAndSaid) {
   EXPECT_EQ(h.state().gpus[0]->returning, 2 * kGiB) << "it had come nearer";
   h.now += kSecond + kMs;
   h.step(Tick{});
-  EXPECT_EQ(h.one<MemoryKept>().bytes, 2 * kGiB);
+  EXPECT_EQ(h.one<MemoryNotReturned>().bytes, 2 * kGiB);
   EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
 }
 

@@ -63,18 +63,54 @@ TEST(UsedLine, RoundTripAndNothingElse) {
   ASSERT_TRUE(used_line_parse(used_line({kGpus[1], 7, std::nullopt, false, {}}), &back));
   EXPECT_TRUE(back.gpu == kGpus[1]);
   EXPECT_EQ(back.bytes, 7U);
-  EXPECT_FALSE(back.living.has_value() || back.busy_known);
-  ASSERT_TRUE(used_line_parse(used_line({kGpus[0], 7, 0, true, {1, 4194304}}), &back));
-  EXPECT_EQ(back.living, 0U);
+  EXPECT_FALSE(back.listed.has_value() || back.busy_known);
+  const ListedUse two{12, 5, 2, {{4194304, 8}, {7, 4}}};
+  ASSERT_TRUE(used_line_parse(used_line({kGpus[0], 70, two, true, {1, 4194304}}), &back));
+  EXPECT_EQ(back.listed->living, 12U);
+  EXPECT_EQ(back.listed->ended, 5U);
+  EXPECT_EQ(back.listed->processes, 2U);
+  ASSERT_EQ(back.listed->of.size(), 2U);
+  EXPECT_EQ(back.listed->of[0].pid, 4194304U);
+  EXPECT_EQ(back.listed->of[1].bytes, 4U);
   EXPECT_TRUE(back.busy_known);
   EXPECT_EQ(back.busy, (std::vector<std::uint32_t>{1, 4194304}));
-  ASSERT_TRUE(used_line_parse(used_line({kGpus[0], 7, 5, true, {}}), &back));
+  ASSERT_TRUE(used_line_parse(used_line({kGpus[0], 7, ListedUse{}, true, {}}), &back));
   EXPECT_TRUE(back.busy_known && back.busy.empty());
   const std::string used = "used GPU-00000000-0000-4000-8000-000000000001";
-  for (const char* end : {"", " ", " 7", " 7x -", " -1 -", " 7 x", " 7 5 idle", " 7 5 busy x",
-                          " 7 5 busy 1 2 3 4 5 6 7 8 9"})
+  for (const char* end :
+       {"", " ", " 7", " 7x -", " -1 -", " 7 x", " 7 5", " 7 5 0 0 idle", " 7 5 0 1 3",
+        " 7 5 0 1 3:", " 7 5 0 1 3:x", " 7 5 0 0 busy x", " 7 5 0 0 busy 1 2 3 4 5 6 7 8 9"})
     EXPECT_FALSE(used_line_parse(used + end, &back)) << end;
   EXPECT_FALSE(used_line_parse("lost GPU-00000000-0000-4000-8000-000000000001 7 -", &back));
+}
+
+TEST(UsedLine, MoreProcessesThanItNamesAreCountedAllTheSame) {
+  ListedUse many{1, 0, 1000, {}};
+  for (std::uint32_t pid = 1; pid <= 1000; ++pid) many.of.push_back({4194304, ~0ULL});
+  const std::string line = used_line({kGpus[0], 7, many, false, {}});
+  DeviceUse back;
+  ASSERT_TRUE(used_line_parse(line, &back));
+  EXPECT_EQ(back.listed->processes, 1000U);
+  EXPECT_EQ(back.listed->of.size(), kListedMax);
+  EXPECT_FALSE(used_line_parse(line + " 1:1", &back));
+}
+
+TEST(UseQuestion, RoundTripAndNothingElse) {
+  protocol::GpuUuid gpu;
+  std::vector<EndedProcess> ended;
+  ASSERT_TRUE(use_question_parse(use_question(kGpus[1], {}), &gpu, &ended));
+  EXPECT_TRUE(gpu == kGpus[1] && ended.empty());
+  ASSERT_TRUE(use_question_parse(use_question(kGpus[0], {{7, 99}, {8, 0}}), &gpu, &ended));
+  ASSERT_EQ(ended.size(), 2U);
+  EXPECT_EQ(ended[0].pid, 7U);
+  EXPECT_EQ(ended[0].start_ticks, 99U);
+  const std::string name = "GPU-00000000-0000-4000-8000-000000000001";
+  for (const std::string& line :
+       {std::string(), name + " 7", name + " 7:", name + " :7", name + "x"})
+    EXPECT_FALSE(use_question_parse(line, &gpu, &ended)) << line;
+  const std::vector<EndedProcess> many(200, {1, 1});
+  ASSERT_TRUE(use_question_parse(use_question(kGpus[0], many), &gpu, &ended));
+  EXPECT_EQ(ended.size(), kEndedMax) << "the first ones";
 }
 
 TEST(LossWatch, SaysHowMuchOfAGpuIsInUseWhenItIsAsked) {

@@ -24,26 +24,28 @@ ProbeResult probe(std::vector<const char*> environment, std::int64_t deadline_ms
 }
 
 TEST(ProbeLine, RoundTrip) {
-  ProbedGpu gpu{*uuid_parse("GPU-00000000-0000-4000-8000-000000000001"), 4096, 77, "process"};
+  ProbedGpu gpu{*uuid_parse("GPU-00000000-0000-4000-8000-000000000001"), 4096, 77, "process", 8};
   ProbedGpu back;
   ASSERT_TRUE(probe_line_parse(probe_line(gpu), &back));
   EXPECT_TRUE(back.uuid == gpu.uuid);
   EXPECT_EQ(back.total_bytes, 4096u);
   EXPECT_EQ(back.context_bytes, 77u);
   EXPECT_EQ(back.method, "process");
+  EXPECT_EQ(back.unlisted_bytes, 8u);
 }
 
 TEST(ProbeLine, RefusesEverythingElse) {
   const std::string good =
-      "GPU-00000000-0000-4000-8000-000000000001 total_bytes=1 context_bytes=2 method=process";
+      "GPU-00000000-0000-4000-8000-000000000001 total_bytes=1 context_bytes=2 unlisted_bytes=3 "
+      "method=process";
   ProbedGpu gpu;
   ASSERT_TRUE(probe_line_parse(good, &gpu));
   for (const std::string& line :
        {std::string(), good + " more", good.substr(0, 60), "X" + good, std::string("total_bytes=1"),
         std::string("GPU-00000000-0000-4000-8000-000000000001 total_bytes=-1 context_bytes=2 "
-                    "method=process"),
+                    "unlisted_bytes=3 method=process"),
         std::string("GPU-00000000-0000-4000-8000-000000000001 total_bytes=1 context_bytes=2x "
-                    "method=process")}) {
+                    "unlisted_bytes=3 method=process")}) {
     EXPECT_FALSE(probe_line_parse(line, &gpu)) << line;
   }
 }
