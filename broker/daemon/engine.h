@@ -133,8 +133,8 @@ struct Process {
   Loop::Key key = 0;
   ConnectionId connection = 0;   // 0 = unregistered: lives, but its socket is closed
   int beats_detached = 0;        // heartbeats seen while unregistered
-  std::uint32_t wanted_gpu = 0;  // its last want for memory, and the room word that it had read
-  std::optional<std::uint32_t> wanted_room;
+  // By GPU of its tenant: the room word that it had read when it last wanted memory there.
+  std::array<std::optional<std::uint32_t>, protocol::kTenantGpusMax> wanted_rooms;
   Ending ending = Ending::kLives;
   bool unclean = false;                  // it ended without saying so before
   bool work = false;                     // and had work on the device

@@ -153,6 +153,27 @@ TEST_F(ConnectionsTest, AFloodEndsItsTurnSoThatOthersAreHeard) {
   loop_.remove(key);
 }
 
+// However many connections it comes on: each message that is begun in time is finished.
+TEST_F(ConnectionsTest, AUsersTurnIsBoundedWhateverAMessageCosts) {
+  constexpr std::int64_t kMessage_ns = 100'000;
+  const ConnectionLimits limits;
+  make(limits);
+  sink_.on_message = [](ConnectionId) {
+    for (const std::int64_t until_ns = clock_ns() + kMessage_ns; clock_ns() < until_ns;) {
+    }
+  };
+  std::vector<devices::Fd> flood;
+  for (int i = 0; i < 64; ++i) {
+    flood.push_back(connect());
+    for (int n = 0; n < 5; ++n) ASSERT_TRUE(say(flood.back()));
+  }
+  const auto most = static_cast<int>(limits.user_turn_ns / kMessage_ns) + 4;
+  for (int before = 0; sink_.messages < 64 * 5; before = sink_.messages) {
+    loop_.turn(1000);
+    ASSERT_LE(sink_.messages - before, most);
+  }
+}
+
 TEST_F(ConnectionsTest, AUsersLastConnectionMayEndInItsOwnTurn) {
   make({});
   devices::Fd client = connect();
