@@ -168,6 +168,9 @@ struct EngineSetup {
   /// How long a request waits for its user or cgroup to be looked up. Above the few seconds after
   /// which the C library gives up on one server of a directory service.
   std::int64_t who_patience_ns = 8'000'000'000;
+  /// How long processes that come back to a restored job wait for the rest of it. Below the 5 s after
+  /// which a shim that has asked gives up and asks again.
+  std::int64_t gather_patience_ns = 3'000'000'000;
   /// How long a reload may take. A directory service gives up before.
   std::int64_t reload_patience_ns = 30'000'000'000;
 };
@@ -295,7 +298,7 @@ class Engine {
   std::optional<Who> who_known(const Peer& peer) const;
   void who_ask(const Asker& asker, const Asked& message);
   void who_start(ConnectionId connection);
-  void who_look(ConnectionId connection, bool late);
+  void question_answer(ConnectionId connection, bool late);
   void who_over();
   void account_ask(uid_t uid);
   void account_told(uid_t uid, const std::optional<Account>& account);
@@ -346,9 +349,9 @@ class Engine {
   bool memory_want(core::ProcessId id, const protocol::MemoryWant& message);
 
   void grant_lost(ConnectionId connection);
-  void founder_ended(protocol::TenantId id);
+  void founder_drop(protocol::TenantId id);
   enum class End : std::uint8_t { kExited, kExec };
-  void process_ended(core::ProcessId id, End end);
+  void process_end_seen(core::ProcessId id, End end);
   void process_replaced(core::ProcessId id);
   /// How long the job has lived: no GPU was busy for it for longer, whatever its meter says.
   static std::uint64_t lived_ns(const Tenant& tenant) {
@@ -407,7 +410,7 @@ class Engine {
   void grace_over();
   void join_or_knock(Tenant& tenant, const Asker& asker, const std::string& command);
   bool gathering(const Tenant& tenant) const;
-  void knocks_look(protocol::TenantId id);
+  void knocks_answer_if_due(protocol::TenantId id);
   void knocks_answer(protocol::TenantId id);
   void knock_withdraw(ConnectionId connection);
   void journal_tenant(const Tenant& tenant);
@@ -462,6 +465,7 @@ class Engine {
   std::map<core::RequestId, Pending> pending_;
   std::map<ConnectionId, Question> questions_;
   const std::int64_t who_patience_ns_;
+  const std::int64_t gather_patience_ns_;
   const std::int64_t reload_patience_ns_;
   Accounts accounts_;
   std::set<uid_t> accounts_asked_;  // and not answered yet

@@ -168,7 +168,7 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   process->connection = connection;
   const core::ProcessId id = process->id;
   process->key = loop_.add(
-      process->pidfd.get(), [this, id] { process_ended(id, End::kExited); }, "process's end");
+      process->pidfd.get(), [this, id] { process_end_seen(id, End::kExited); }, "process's end");
   tenant.processes.insert(id);
   tenant.granted_on = 0;
   shims_[connection] = id;
