@@ -348,6 +348,7 @@ class Engine {
   bool moved(core::ProcessId id, const protocol::Moved& message);
   bool memory_want(core::ProcessId id, const protocol::MemoryWant& message);
 
+  void released(Tenant& tenant);
   void grant_lost(ConnectionId connection);
   void founder_drop(protocol::TenantId id);
   enum class End : std::uint8_t { kExited, kExec };

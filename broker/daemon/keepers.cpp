@@ -69,7 +69,8 @@ bool maps_line_names(const std::string& line, const PageName& page) {
   unsigned major_number = 0;
   unsigned minor_number = 0;
   unsigned long inode = 0;
-  return std::sscanf(line.c_str(), "%*[0-9a-f]-%*[0-9a-f] %*s %*s %x:%x %lu", &major_number,
+  return page.inode != 0 &&
+         std::sscanf(line.c_str(), "%*[0-9a-f]-%*[0-9a-f] %*s %*s %x:%x %lu", &major_number,
                      &minor_number, &inode) == 3 &&
          inode == page.inode && makedev(major_number, minor_number) == page.device;
 }

@@ -9,7 +9,8 @@
 
 namespace sluice::daemon {
 
-/// The lease page as the kernel names it in /proc/PID/maps.
+/// The lease page as the kernel names it in /proc/PID/maps. Zeros name none: memory without a file
+/// has these there.
 struct PageName {
   dev_t device = 0;
   ino_t inode = 0;

@@ -22,8 +22,21 @@ namespace {
 constexpr std::int64_t kStartAgain_ms = 30'000;
 constexpr std::string_view kLost = "lost ";
 constexpr std::string_view kUsed = "used ";
+constexpr std::string_view kUnknown = "unknown ";
 constexpr std::string_view kBusy = " busy";
 constexpr std::size_t kLossLineBytesMax = 256;
+
+}  // namespace
+
+namespace {
+
+/// True if the line is this word and a UUID.
+bool uuid_line_parse(std::string_view line, std::string_view word, protocol::GpuUuid* out) {
+  if (line.substr(0, word.size()) != word) return false;
+  const auto uuid = uuid_parse(std::string(line.substr(word.size())));
+  if (uuid) *out = *uuid;
+  return uuid.has_value();
+}
 
 }  // namespace
 
@@ -32,10 +45,15 @@ std::string loss_line(const protocol::GpuUuid& uuid) {
 }
 
 bool loss_line_parse(std::string_view line, protocol::GpuUuid* out) {
-  if (line.substr(0, kLost.size()) != kLost) return false;
-  const auto uuid = uuid_parse(std::string(line.substr(kLost.size())));
-  if (uuid) *out = *uuid;
-  return uuid.has_value();
+  return uuid_line_parse(line, kLost, out);
+}
+
+std::string unknown_line(const protocol::GpuUuid& uuid) {
+  return std::string(kUnknown) + uuid_format(uuid);
+}
+
+bool unknown_line_parse(std::string_view line, protocol::GpuUuid* out) {
+  return uuid_line_parse(line, kUnknown, out);
 }
 
 std::string used_line(const DeviceUse& use) {
@@ -135,6 +153,7 @@ void LossWatch::lines_take(News* news) {
     Used used;
     if (loss_line_parse(line, &uuid)) news->lost.push_back(uuid);
     if (used_line_parse(line, &used)) news->used.push_back(used);
+    if (unknown_line_parse(line, &uuid)) news->unknown.push_back(uuid);
     text_.erase(0, end + 1);
   }
 }

@@ -34,6 +34,11 @@ inline constexpr std::size_t kBusyMax = 8;  // more are not told of
 /// "used GPU-uuid BYTES", then LIVING or "-" where that is unknown, then "busy" and up to kBusyMax
 /// pids where that is known.
 std::string used_line(const DeviceUse& use);
+/// "unknown GPU-uuid": the answer where the device does not say what is in use. Each question has one
+/// answer, in their order.
+std::string unknown_line(const protocol::GpuUuid& uuid);
+/// False for a line that is not exactly that.
+bool unknown_line_parse(std::string_view line, protocol::GpuUuid* out);
 /// False for a line that is not exactly that.
 bool used_line_parse(std::string_view line, DeviceUse* out);
 
@@ -50,13 +55,14 @@ class LossWatch {
   struct News {
     std::vector<protocol::GpuUuid> lost;
     std::vector<Used> used;
+    std::vector<protocol::GpuUuid> unknown;  // asked, and the device does not say
     std::string fault;  // not empty: nobody watches; tried again later. Said once
   };
   /// What has come since the last call. Never waits. To be called now and then, with a clock that
   /// does not go back.
   News look(std::int64_t now_ms);
-  /// Asks how much of the GPU's memory is in use; the answer is news. False where nobody can be
-  /// asked now.
+  /// Asks how much of the GPU's memory is in use; the answer is news (used or unknown), unless the
+  /// helper ends before (then descriptor() is another). False where nothing can be asked now.
   [[nodiscard]] bool ask_used(const protocol::GpuUuid& gpu);
   /// Readable when there are news; -1 = no helper runs. Another one after look() may have started
   /// it.

@@ -203,8 +203,11 @@ bool questions_answer(const Nvml& nvml, int wait_ms, std::string* text) {
   for (std::size_t end = text->find('\n'); end != std::string::npos; end = text->find('\n')) {
     const auto uuid = sluice::devices::uuid_parse(text->substr(0, end));
     text->erase(0, end + 1);
-    const auto use = uuid ? use_read(nvml, *uuid) : std::nullopt;
-    if (use) std::printf("%s\n", sluice::devices::used_line(*use).c_str());
+    if (!uuid) continue;
+    const auto use = use_read(nvml, *uuid);
+    const std::string answer =
+        use ? sluice::devices::used_line(*use) : sluice::devices::unknown_line(*uuid);
+    std::printf("%s\n", answer.c_str());
   }
   if (text->size() > kQuestionBytesMax) text->clear();
   std::fflush(stdout);

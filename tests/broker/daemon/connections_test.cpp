@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "broker/daemon/timer.h"
+#include "no_descriptors.h"
 
 namespace sluice::daemon {
 namespace {
@@ -100,6 +101,20 @@ TEST_F(ConnectionsTest, OneUserHasSoManyAndIsToldSo) {
   const devices::Fd fourth = connect();
   EXPECT_EQ(refusal(fourth), protocol::RefusalCode::kNone);
   EXPECT_EQ(connections_->count(), 2u);
+}
+
+TEST_F(ConnectionsTest, WithoutADescriptorForItsPeerAConnectionIsToldSo) {
+  make({});
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+  const devices::Fd client(pair[1]);
+  {
+    const NoDescriptors none;
+    connections_->accept(devices::Fd(pair[0]));
+  }
+  EXPECT_EQ(refusal(client), protocol::RefusalCode::kNoRoom);
+  EXPECT_TRUE(closed(client));
+  EXPECT_EQ(connections_->count(), 0u);
 }
 
 TEST_F(ConnectionsTest, WhoSaysNothingIsDisconnected) {

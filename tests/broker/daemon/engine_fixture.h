@@ -21,14 +21,22 @@ struct Answered : Outbox {
   std::map<ConnectionId, protocol::MessageType> last;
   std::map<ConnectionId, std::string> bytes;
   std::string text;
-  bool send_bytes(ConnectionId connection, const void* message, std::size_t size, const int*,
-                  int) override {
+  std::string file;  // what the last one with a descriptor gave to read
+  bool send_bytes(ConnectionId connection, const void* message, std::size_t size, const int* fds,
+                  int fd_count) override {
     const auto& header = *static_cast<const protocol::Header*>(message);
     last[connection] = header.type;
     bytes[connection].assign(static_cast<const char*>(message), size);
+    if (fd_count != 0) file_read(fds[0]);
     if (header.type == protocol::MessageType::kRefused)
       text = static_cast<const protocol::Refused*>(message)->text;
     return true;
+  }
+  void file_read(int fd) {
+    char part[4096];
+    file.clear();
+    for (ssize_t got; (got = pread(fd, part, sizeof part, static_cast<off_t>(file.size()))) > 0;)
+      file.append(part, static_cast<std::size_t>(got));
   }
   template <class M>
   M answer(ConnectionId connection) const {

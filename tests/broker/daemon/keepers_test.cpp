@@ -52,6 +52,8 @@ TEST(MapsLine, IsOfThePageByDeviceAndInode) {
   EXPECT_FALSE(maps_line_names("7f00-7f01 r--s 00000000 00:01 47110  /memfd:x (deleted)", page));
   EXPECT_FALSE(maps_line_names("7f00-7f01 rw-p 00000000 00:00 0      [heap]", page));
   EXPECT_FALSE(maps_line_names("", page));
+  EXPECT_FALSE(maps_line_names("7f00-7f01 rw-p 00000000 00:00 0      [heap]", PageName{}))
+      << "the name of no page";
 }
 
 TEST_F(Keepers, AreNamedAndEnded) {

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "broker/protocol/wire.h"
+#include "no_descriptors.h"
 
 namespace sluice::daemon {
 namespace {
@@ -81,25 +81,6 @@ TEST_F(ListenerTest, AFullBacklogIsLetInWithinFewTurns) {
     clients.clear();
   }
 }
-
-/// No descriptor can be opened while it lives, but for those that are closed meanwhile.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit few{256, before_.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &few);
-    while (devices::Fd fd{dup(0)}) taken_.push_back(std::move(fd));
-  }
-  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-  void give(std::size_t number) { taken_.resize(taken_.size() - number); }
-
- private:
-  rlimit before_{};
-  std::vector<devices::Fd> taken_;
-};
 
 class ListenerWithoutDescriptors : public ListenerTest {
  protected:
