@@ -23,7 +23,7 @@ constexpr std::int64_t kRest_ns = 200'000;
 constexpr std::int64_t kFirstVisit_ns = 10'000'000'000;
 // One tenant with one process takes six: two pages, founder, process, and the process's connection
 // with its pidfd.
-constexpr std::uint64_t kDescriptorsPerConnection = 5;
+constexpr std::uint64_t kDescriptorsPerConnection = 6;
 constexpr std::uint64_t kDescriptorsKept = 64;
 constexpr rlim_t kDescriptorsUsual = 1024;
 constexpr std::uint64_t kConnectionsMax = 16384;

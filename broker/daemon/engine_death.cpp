@@ -42,8 +42,8 @@ void Engine::founder_drop(protocol::TenantId id) {
   founder_gone(*tenant);
 }
 
-/// It can do nothing any more. Begins a doubt if it had memory on a device that can be asked whether
-/// it has returned it (engine_kept.cpp); otherwise the process is over.
+/// It can do nothing any more. Begins a doubt if it had memory on a device that can be asked
+/// whether it has returned it (engine_kept.cpp); otherwise the process is over.
 void Engine::process_end_seen(core::ProcessId id, End end) {
   Process& process = *processes_.at(id);
   Tenant& tenant = *tenants_.at(process.tenant);

@@ -52,8 +52,8 @@ std::uint32_t Engine::gpu_number(const protocol::GpuUuid& gpu) const {
 }
 
 /// One question at a time about each GPU, so that an answer is never taken for that to a later one.
-/// Does nothing while one has no answer yet, however long the driver takes: each has one, unless the
-/// helper ends (devices_poll).
+/// Does nothing while one has no answer yet, however long the driver takes: each has one, unless
+/// the helper ends (devices_poll).
 void Engine::device_ask(const protocol::GpuUuid& gpu) {
   const std::uint32_t g = gpu_number(gpu);
   if (g == gpus_.size() || device_asked_.contains(g) || !losses_.ask_used(gpu)) return;

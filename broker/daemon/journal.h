@@ -1,7 +1,7 @@
 // The broker's memory of its tenants across its own death: an append-only file in the state
-// directory that says which tenants were admitted, which processes joined, which of them have ended,
-// and which GPUs are closed to new tenants and why. A broker that is started after a crash reads it
-// and goes on where the other stopped.
+// directory that says which tenants were admitted, which processes joined, which of them have
+// ended, and which GPUs are closed to new tenants and why. A broker that is started after a crash
+// reads it and goes on where the other stopped.
 //
 // A record is one write() and is not synced: a killed broker loses nothing that it wrote, because
 // the kernel has it; a crash of the machine loses it, and with it every process that it speaks of

@@ -187,8 +187,8 @@ void Listener::ready() {
   }
 }
 
-/// Refuses one connection when descriptors have run out. False if it could not: the connection stays
-/// in the backlog, and the loop would spin on it.
+/// Refuses one connection when descriptors have run out. False if it could not: the connection
+/// stays in the backlog, and the loop would spin on it.
 bool Listener::shed() {
   spare_.reset();
   devices::Fd refused(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));

@@ -34,8 +34,8 @@ inline constexpr std::size_t kBusyMax = 8;  // more are not told of
 /// "used GPU-uuid BYTES", then LIVING or "-" where that is unknown, then "busy" and up to kBusyMax
 /// pids where that is known.
 std::string used_line(const DeviceUse& use);
-/// "unknown GPU-uuid": the answer where the device does not say what is in use. Each question has one
-/// answer, in their order.
+/// "unknown GPU-uuid": the answer where the device does not say what is in use. Each question has
+/// one answer, in their order.
 std::string unknown_line(const protocol::GpuUuid& uuid);
 /// False for a line that is not exactly that.
 bool unknown_line_parse(std::string_view line, protocol::GpuUuid* out);

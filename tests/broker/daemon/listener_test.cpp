@@ -91,8 +91,8 @@ class ListenerWithoutDescriptors : public ListenerTest {
       client = devices::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   }
   void connect(std::size_t n) {
-    ASSERT_EQ(
-        ::connect(clients_[n].get(), reinterpret_cast<sockaddr*>(&address_), sizeof address_), 0);
+    ASSERT_EQ(::connect(clients_[n].get(), reinterpret_cast<sockaddr*>(&address_), sizeof address_),
+              0);
   }
   /// The broker has hung up on it.
   bool refused(std::size_t n) {
