@@ -592,6 +592,11 @@ View state_view(const State& state, Nanos now);
 /// tenant of a GPU, so a decision does not make it: the caller asks when it tells the asker.
 std::string queued_text(const State& state, RequestId request);
 
+/// True while a MoveDone of the process for the order of this hold word is waited for. Any other
+/// changes nothing, so the claims need not be read for it.
+bool move_awaited(const State& state, ProcessId process, std::uint32_t gpu_index,
+                  std::uint32_t word);
+
 /// Does a thread of the tenant wait for its GPUs?
 bool tenant_waits(const State& state, TenantId tenant);
 

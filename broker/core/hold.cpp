@@ -117,15 +117,23 @@ void hold_acked(State& state, const HoldAcked& event) {
   state.room_dirty = true;
 }
 
+bool move_awaited(const State& state, ProcessId id, std::uint32_t gpu_index, std::uint32_t word) {
+  const auto it = state.processes.find(id);
+  if (it == state.processes.end() || gpu_index >= it->second->shares.size()) return false;
+  if (word != it->second->shares[gpu_index].hold_word) return false;
+  const auto bit = 1U << gpu_index;
+  const Process* process = process_find(*it->second, id);
+  // An order is for what has acknowledged the hold.
+  return process != nullptr && (process->moves & bit) != 0 && (process->acks & bit) == 0;
+}
+
 void move_done(State& state, const MoveDone& event) {
   Tenant* tenant = nullptr;
   Process* process = process_of(state, event.process, event.gpu_index, &tenant);
   if (process == nullptr) return;
+  if (!move_awaited(state, event.process, event.gpu_index, event.word)) return;
   Share& share = tenant->shares[event.gpu_index];
-  const auto bit = static_cast<std::uint8_t>(1U << share.index);
-  if (event.word != share.hold_word || (process->moves & bit) == 0) return;
-  if ((process->acks & bit) != 0) return;  // an order is for who has acknowledged
-  process->moves = static_cast<std::uint8_t>(process->moves & ~bit);
+  process->moves = static_cast<std::uint8_t>(process->moves & ~(1U << share.index));
   state.room_dirty = true;
   if (event.result != 0) {
     const bool known = tenant->order_result != 0 && tenant->order_result != protocol::kMovedNoRoom;

@@ -85,7 +85,10 @@ void Connections::user_turn(User& user) {
 
 void Connections::accept(devices::Fd fd) {
   auto connection = std::make_unique<Connection>();
-  if (peer_identify(fd.get(), &connection->peer) != 0) return;  // it ended before it said anything
+  if (const int rc = peer_identify(fd.get(), &connection->peer); rc != 0) {
+    if (rc == -EMFILE || rc == -ENFILE) refuse(fd.get(), RefusalCode::kNoRoom, kNoDescriptors);
+    return;  // otherwise it has ended before it said anything
+  }
   const uid_t uid = connection->peer.uid;
   if (!within_limits(uid)) {
     log_.line_of(uid, Level::kWarning, "connection_refused",

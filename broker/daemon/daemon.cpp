@@ -15,10 +15,15 @@ namespace sluice::daemon {
 namespace {
 
 constexpr std::int64_t kHeartbeat_ns = 250'000'000;  // the protocol asks for one a second at least
+// Clients that always have something to say cannot keep a real-time broker from sleeping: after at
+// most twice this and one handler it does, far below what the kernel allows (main.cpp).
+constexpr std::int64_t kRestAfter_ns = 10'000'000;
+constexpr std::int64_t kRest_ns = 200'000;
 // A broker that was started for somebody waits this long for him to come at all.
 constexpr std::int64_t kFirstVisit_ns = 10'000'000'000;
-// One tenant with one process takes five: two pages, founder, process, connection.
-constexpr std::uint64_t kDescriptorsPerConnection = 5;
+// One tenant with one process takes six: two pages, founder, process, and the process's connection
+// with its pidfd.
+constexpr std::uint64_t kDescriptorsPerConnection = 6;
 constexpr std::uint64_t kDescriptorsKept = 64;
 constexpr rlim_t kDescriptorsUsual = 1024;
 constexpr std::uint64_t kConnectionsMax = 16384;
@@ -74,6 +79,7 @@ Daemon::Daemon(Log& log, DaemonSetup setup)
       heartbeat_(
           loop_, [this] { beat(); }, "heartbeat") {
   connections_.sink_set(&sessions_);
+  loop_.rest_after(kRestAfter_ns, kRest_ns);
   loop_.slow_watch(protocol::kSlowTurn_ns,
                    [this](const Loop::SlowTurn& turn) { slow_turn_say(turn); });
 }

@@ -64,6 +64,7 @@ Engine::Engine(Loop& loop, Log& log, Outbox& outbox, SlowWork& slow, const Engin
           loop, [this] { grace_over(); }, "restart grace"),
       started_ns_(clock_ns()),
       who_patience_ns_(setup.who_patience_ns),
+      gather_patience_ns_(setup.gather_patience_ns),
       reload_patience_ns_(setup.reload_patience_ns),
       accounts_(setup.accounts),
       losses_(setup.probe, environ, uuids_of(gpus_)),
@@ -382,7 +383,7 @@ Tenant* Engine::tenant_add(std::unique_ptr<Tenant> tenant) {
   const protocol::TenantId id = tenant->id;
   if (tenant->founder_pidfd)
     tenant->founder_key = loop_.add(
-        tenant->founder_pidfd.get(), [this, id] { founder_ended(id); }, "founder's end");
+        tenant->founder_pidfd.get(), [this, id] { founder_drop(id); }, "founder's end");
   Tenant* raw = tenant.get();
   tenants_.emplace(id, std::move(tenant));
   return raw;

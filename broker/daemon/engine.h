@@ -6,10 +6,11 @@
 //
 // Its files: engine.cpp (asking), engine_who.cpp (who asks), engine_join.cpp (joining),
 // engine_actions.cpp (what the core decides), engine_room.cpp (holds, moves and commands),
-// engine_death.cpp (pidfds, exec, lost connections), engine_device.cpp (what the devices themselves
-// say), engine_kept.cpp (what they keep of ended processes), engine_idle.cpp (jobs that use no
-// GPU), engine_report.cpp (job figures, snapshots), engine_reload.cpp (a new configuration),
-// engine_restore.cpp (tenants of a broker before this one, and what the journal is told).
+// engine_death.cpp (pidfds, exec, lost connections, the heartbeat), engine_device.cpp (what the
+// devices themselves say), engine_kept.cpp (what they keep of ended processes), engine_idle.cpp
+// (jobs that use no GPU), engine_report.cpp (job figures, snapshots), engine_reload.cpp (a new
+// configuration), engine_restore.cpp (tenants of a broker before this one, and what the journal is
+// told).
 #pragma once
 
 #include <array>
@@ -28,6 +29,7 @@
 #include "broker/daemon/connections.h"
 #include "broker/daemon/inventory.h"
 #include "broker/daemon/journal.h"
+#include "broker/daemon/keepers.h"
 #include "broker/daemon/left_behind.h"
 #include "broker/daemon/log.h"
 #include "broker/daemon/loop.h"
@@ -53,7 +55,9 @@ struct Asker {
   std::uint32_t request = 0;  // Header::request of the question
 };
 
-/// A registration that waits until the rest of its job is back (engine_restore.cpp).
+/// An asker that is answered later: a registration that waits until the rest of its job is back
+/// (engine_restore.cpp) or until its user's default tenant is admitted (engine_join.cpp), or a
+/// request that is being looked up (engine_who.cpp).
 struct Knock {
   DescriptorCharge charge;
   ConnectionId connection = 0;
@@ -131,10 +135,10 @@ struct Process {
   std::string command;
   devices::Fd pidfd;
   Loop::Key key = 0;
-  ConnectionId connection = 0;   // 0 = unregistered: lives, but its socket is closed
-  int beats_detached = 0;        // heartbeats seen while unregistered
-  std::uint32_t wanted_gpu = 0;  // its last want for memory, and the room word that it had read
-  std::optional<std::uint32_t> wanted_room;
+  ConnectionId connection = 0;  // 0 = unregistered: lives, but its socket is closed
+  int beats_detached = 0;       // heartbeats seen while unregistered
+  // By GPU of its tenant: the room word that it had read when it last wanted memory there.
+  std::array<std::optional<std::uint32_t>, protocol::kTenantGpusMax> wanted_rooms;
   Ending ending = Ending::kLives;
   bool unclean = false;                  // it ended without saying so before
   bool work = false;                     // and had work on the device
@@ -168,6 +172,9 @@ struct EngineSetup {
   /// How long a request waits for its user or cgroup to be looked up. Above the few seconds after
   /// which the C library gives up on one server of a directory service.
   std::int64_t who_patience_ns = 8'000'000'000;
+  /// How long processes that come back to a restored job wait for the rest of it. Below the 5 s
+  /// after which a shim that has asked gives up and asks again.
+  std::int64_t gather_patience_ns = 3'000'000'000;
   /// How long a reload may take. A directory service gives up before.
   std::int64_t reload_patience_ns = 30'000'000'000;
 };
@@ -218,8 +225,9 @@ class Engine {
   void reload();
   /// The same for an asker, who is answered with what changed, or with what is wrong.
   void reload_asked(const Asker& asker, const protocol::Reload& message);
-  /// Stamps the lease pages and looks after processes whose socket is closed; called four times a
-  /// second.
+  /// Stamps the lease pages and does all that goes by time and has no timer of its own:
+  /// unregistered processes, GPUs and their drains, requests and reloads that took too long, idle
+  /// jobs, waiting registrations, the journal. Called four times a second.
   void heartbeat();
   bool idle() const { return tenants_.empty() && pending_.empty() && questions_.empty(); }
   /// The user's name as far as it is known, else the number.
@@ -295,7 +303,7 @@ class Engine {
   std::optional<Who> who_known(const Peer& peer) const;
   void who_ask(const Asker& asker, const Asked& message);
   void who_start(ConnectionId connection);
-  void who_look(ConnectionId connection, bool late);
+  void question_answer(ConnectionId connection, bool late);
   void who_over();
   void account_ask(uid_t uid);
   void account_told(uid_t uid, const std::optional<Account>& account);
@@ -345,10 +353,11 @@ class Engine {
   bool moved(core::ProcessId id, const protocol::Moved& message);
   bool memory_want(core::ProcessId id, const protocol::MemoryWant& message);
 
+  void released(Tenant& tenant);
   void grant_lost(ConnectionId connection);
-  void founder_ended(protocol::TenantId id);
+  void founder_drop(protocol::TenantId id);
   enum class End : std::uint8_t { kExited, kExec };
-  void process_ended(core::ProcessId id, End end);
+  void process_end_seen(core::ProcessId id, End end);
   void process_replaced(core::ProcessId id);
   /// How long the job has lived: no GPU was busy for it for longer, whatever its meter says.
   static std::uint64_t lived_ns(const Tenant& tenant) {
@@ -414,7 +423,7 @@ class Engine {
   void grace_over();
   void join_or_knock(Tenant& tenant, const Asker& asker, const std::string& command);
   bool gathering(const Tenant& tenant) const;
-  void knocks_look(protocol::TenantId id);
+  void knocks_answer_if_due(protocol::TenantId id);
   void knocks_answer(protocol::TenantId id);
   void knock_withdraw(ConnectionId connection);
   void journal_tenant(const Tenant& tenant);
@@ -469,6 +478,7 @@ class Engine {
   std::map<core::RequestId, Pending> pending_;
   std::map<ConnectionId, Question> questions_;
   const std::int64_t who_patience_ns_;
+  const std::int64_t gather_patience_ns_;
   const std::int64_t reload_patience_ns_;
   Accounts accounts_;
   std::set<uid_t> accounts_asked_;  // and not answered yet
@@ -494,6 +504,7 @@ class Engine {
   std::map<std::uint32_t, DeviceAsked> device_asked_;  // by index into gpus_, until it has answered
   std::map<std::uint32_t, DeviceReference> device_references_;
   Timer kept_timer_;
+  KeeperLooks keeper_looks_{slow_};
   std::map<std::uint32_t, std::int64_t> closed_gpus_until_;  // by GPU index, seconds of the epoch
   std::deque<protocol::SnapshotEnded> ended_;                // the latest first
   int beats_ = 0;

@@ -1,4 +1,7 @@
-// Ends: a process is dead only when its pidfd says so. A closed socket makes a living process
+// Ends of processes, founders and connections, and the heartbeat, which also looks for what no
+// message tells: an exec, drains and holds of unregistered processes, GPUs whose drain is over.
+//
+// A process is dead only when its pidfd says so. A closed socket makes a living process
 // unregistered (its charges stay, its lease is revoked, its drains are read from its claims); exec
 // keeps the pid but throws the shim and its contexts away.
 #include <fcntl.h>
@@ -27,7 +30,8 @@ bool exec_look_due(int beats) {
 
 }  // namespace
 
-void Engine::founder_ended(protocol::TenantId id) {
+/// The founder has ended, or nothing can come of it any more (grant_lost).
+void Engine::founder_drop(protocol::TenantId id) {
   Tenant* tenant = tenant_find(id);
   assert(tenant != nullptr);
   loop_.remove(tenant->founder_key);
@@ -38,8 +42,9 @@ void Engine::founder_ended(protocol::TenantId id) {
   founder_gone(*tenant);
 }
 
-/// It can do nothing any more. Whether it is over the device says (engine_kept.cpp).
-void Engine::process_ended(core::ProcessId id, End end) {
+/// It can do nothing any more. Begins a doubt if it had memory on a device that can be asked
+/// whether it has returned it (engine_kept.cpp); otherwise the process is over.
+void Engine::process_end_seen(core::ProcessId id, End end) {
   Process& process = *processes_.at(id);
   Tenant& tenant = *tenants_.at(process.tenant);
   loop_.remove(process.key);
@@ -61,10 +66,10 @@ void Engine::process_ended(core::ProcessId id, End end) {
                           {static_cast<std::uint32_t>(process.pid), process.start_ticks});
   process.on_device = device_bytes_of(tenant, process.slot);
   if (!process.on_device.empty()) doubt_begin(process, tenant);
-  if (process.restored) {  // perhaps it was the one that others wait for
-    process.restored = false;
-    knocks_look(tenant.id);
-  }
+  // Perhaps it was the one that others wait for. An answer registers, and can end processes, this
+  // one among them: not before this is over.
+  if (process.restored) loop_.defer([this, id = tenant.id] { knocks_answer_if_due(id); });
+  process.restored = false;
   if (process.on_device.empty()) process_over(id);
 }
 
@@ -81,12 +86,12 @@ void Engine::process_replaced(core::ProcessId id) {
       tenant.in_grace = false;
       journal_tenant(tenant);
       tenant.founder_key = loop_.add(
-          tenant.founder_pidfd.get(), [this, tenant_id = tenant.id] { founder_ended(tenant_id); },
+          tenant.founder_pidfd.get(), [this, tenant_id = tenant.id] { founder_drop(tenant_id); },
           "founder's end");
       feed(core::FounderAdopted{tenant.id});
     }
   }
-  process_ended(id, End::kExec);
+  process_end_seen(id, End::kExec);
 }
 
 /// Whoever asked gave up before the answer reached it, and nobody else knows the key: nobody could
@@ -96,7 +101,7 @@ void Engine::grant_lost(ConnectionId connection) {
   for (const auto& [id, tenant] : tenants_) {
     if (tenant->granted_on == connection && tenant->founder_pidfd) lost.push_back(id);
   }
-  for (const protocol::TenantId id : lost) founder_ended(id);
+  for (const protocol::TenantId id : lost) founder_drop(id);
 }
 
 void Engine::connection_closed(ConnectionId connection, bool unread) {
@@ -205,7 +210,7 @@ void Engine::heartbeat() {
   if (!knocking_.empty()) {
     std::set<protocol::TenantId> waiting;
     for (const auto& [connection, tenant] : knocking_) waiting.insert(tenant);
-    for (const protocol::TenantId tenant : waiting) knocks_look(tenant);
+    for (const protocol::TenantId tenant : waiting) knocks_answer_if_due(tenant);
   }
   if (journal_ != nullptr) journal_->tend(clock_ns());
 }

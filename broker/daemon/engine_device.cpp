@@ -52,13 +52,13 @@ std::uint32_t Engine::gpu_number(const protocol::GpuUuid& gpu) const {
   return static_cast<std::uint32_t>(at - gpus_.begin());
 }
 
-/// One question at a time, so that an answer is never taken for that to a later one.
+/// One question at a time about each GPU, so that an answer is never taken for that to a later one.
+/// Does nothing while one has no answer yet, however long the driver takes: each has one, unless
+/// the helper ends (devices_poll).
 void Engine::device_ask(const protocol::GpuUuid& gpu) {
-  constexpr std::int64_t kGivenUp_ns = 1'000'000'000;
   const std::uint32_t g = gpu_number(gpu);
-  const auto before = device_asked_.find(g);
-  if (before != device_asked_.end() && clock_ns() - before->second.asked_ns < kGivenUp_ns) return;
-  if (g == gpus_.size() || !losses_.ask_used(gpu, ended_names(g))) return;
+  if (g == gpus_.size() || device_asked_.contains(g) || !losses_.ask_used(gpu, ended_names(g)))
+    return;
   DeviceAsked asked{0, true, clock_ns(), released_claims(g)};
   asked.claimed = device_claimed(gpu, &asked.still);
   device_asked_[g] = asked;
@@ -111,6 +111,7 @@ void Engine::devices_poll() {
                  {{"gpu", devices::uuid_format(uuid)}});
     feed(core::GpuLost{uuid});
   }
+  for (const protocol::GpuUuid& uuid : news.unknown) device_asked_.erase(gpu_number(uuid));
   for (const devices::LossWatch::Used& used : news.used) device_answered(used);
 }
 

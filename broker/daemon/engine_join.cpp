@@ -149,9 +149,14 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   const auto slot = tenant.pages->slot_take(peer.pid);
   if (!slot) {
     refuse(connection, request, RefusalCode::kTooManyProcesses,
-           "the job " + tenant.name + " has " + std::to_string(tenant.processes.size()) +
-               " processes on its GPUs and there is room for " +
-               std::to_string(protocol::kTenantProcessesMax) + "; start fewer at a time");
+           "the job " + tenant.name + " has " +
+               std::to_string(tenant.processes.size() + tenant.kept.size()) +
+               " processes on its GPUs" +
+               (tenant.kept.empty() ? ""
+                                    : " (" + std::to_string(tenant.kept.size()) +
+                                          " have ended, and the device keeps their memory)") +
+               " and there is room for " + std::to_string(protocol::kTenantProcessesMax) +
+               "; start fewer at a time");
     return;
   }
   auto process = std::make_unique<Process>();
@@ -168,7 +173,7 @@ void Engine::join_tenant(Tenant& tenant, ConnectionId connection, std::uint32_t 
   process->connection = connection;
   const core::ProcessId id = process->id;
   process->key = loop_.add(
-      process->pidfd.get(), [this, id] { process_ended(id, End::kExited); }, "process's end");
+      process->pidfd.get(), [this, id] { process_end_seen(id, End::kExited); }, "process's end");
   tenant.processes.insert(id);
   tenant.granted_on = 0;
   shims_[connection] = id;

@@ -358,11 +358,8 @@ void Engine::keepers_name(const Process& process) {
   const PageName page = page_name(tenant.pages->lease_fd());
   const uid_t uid = tenant.uid;
   const core::ProcessId id = process.id;
-  slow_.run([this, page, uid, id]() -> Loop::Handler {
-    return [this, id, found = keepers_find(uid, page, KeeperFate::kNamed)] {
-      keepers_named(id, found);
-    };
-  });
+  keeper_looks_.want(uid, page, KeeperFate::kNamed,
+                     [this, id](const std::vector<pid_t>& found) { keepers_named(id, found); });
 }
 
 void Engine::keepers_named(core::ProcessId id, const std::vector<pid_t>& found) {
@@ -391,12 +388,12 @@ void Engine::keepers_end(const Tenant& tenant) {
   });
   if (!kept) return;
   const PageName page = page_name(tenant.pages->lease_fd());
-  slow_.run([this, page, uid = tenant.uid, id = tenant.id]() -> Loop::Handler {
-    return [this, uid, id, ended = keepers_find(uid, page, KeeperFate::kEnded)] {
-      log_.line_of(uid, Level::kWarning, "keepers_ended",
-                   {{"tenant", id}, {"pids", ended.empty() ? "not found" : pids_text(ended)}});
-    };
-  });
+  keeper_looks_.want(
+      tenant.uid, page, KeeperFate::kEnded,
+      [this, uid = tenant.uid, id = tenant.id](const std::vector<pid_t>& ended) {
+        log_.line_of(uid, Level::kWarning, "keepers_ended",
+                     {{"tenant", id}, {"pids", ended.empty() ? "not found" : pids_text(ended)}});
+      });
 }
 
 }  // namespace sluice::daemon

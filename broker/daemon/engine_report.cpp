@@ -11,20 +11,26 @@ namespace sluice::daemon {
 void Engine::job_report(const Asker& asker, const protocol::JobReport& message) {
   Tenant* tenant = tenant_of(asker, message.tenant, message.key);
   if (tenant == nullptr) return;
+  // A smaller run may follow in the same job: ranks that it does not have count no more.
+  tenant->ranks.erase(tenant->ranks.lower_bound(message.rank_count), tenant->ranks.end());
   tenant->ranks[message.rank] =
       JobFigures{message.steps, message.samples, message.tokens, message.exposed_communication_ns,
                  message.straggler_score};
 }
 
+void Engine::released(Tenant& tenant) {
+  log_.line_of(tenant.uid, Level::kInfo, "released",
+               {{"tenant", tenant.id}, {"name", tenant.name}});
+  tenant.released = true;
+  journal_tenant(tenant);
+  for (std::uint32_t gpu = 0; gpu < tenant.gpus.size(); ++gpu) feed(memory_seen(tenant, gpu));
+  feed(core::JobReleased{tenant.id});
+}
+
 void Engine::job_release(const Asker& asker, const protocol::Release& message) {
   Tenant* tenant = tenant_of(asker, message.tenant, message.key);
   if (tenant == nullptr) return;
-  log_.line_of(tenant->uid, Level::kInfo, "released",
-               {{"tenant", tenant->id}, {"name", tenant->name}});
-  tenant->released = true;
-  journal_tenant(*tenant);
-  for (std::uint32_t gpu = 0; gpu < tenant->gpus.size(); ++gpu) feed(memory_seen(*tenant, gpu));
-  feed(core::JobReleased{message.tenant});
+  if (!tenant->released) released(*tenant);
   protocol::Done done;
   protocol::message_init(done, protocol::MessageType::kDone, asker.request);
   outbox_.send(asker.connection, done);

@@ -27,8 +27,6 @@ using protocol::RefusalCode;
 
 // A shim looks for a broker every 5 s at the latest.
 constexpr std::int64_t kGrace_ns = 10'000'000'000;
-// Below the 5 s after which a shim that has asked gives up and asks again.
-constexpr std::int64_t kGather_ns = 3'000'000'000;
 
 std::uint32_t number(pid_t pid) { return static_cast<std::uint32_t>(pid); }
 
@@ -141,7 +139,7 @@ void Engine::process_restore(Tenant& tenant, const JournalProcess& known) {
   process->pidfd = std::move(pidfd);
   const core::ProcessId id = process->id;
   process->key = loop_.add(
-      process->pidfd.get(), [this, id] { process_ended(id, End::kExited); }, "process's end");
+      process->pidfd.get(), [this, id] { process_end_seen(id, End::kExited); }, "process's end");
   tenant.processes.insert(id);
   processes_.emplace(id, std::move(process));
   feed(core::ProcessJoined{tenant.id, id});
@@ -180,11 +178,12 @@ void Engine::join_or_knock(Tenant& tenant, const Asker& asker, const std::string
   if (tenant.knocks.empty()) tenant.knocked_ns = clock_ns();
   tenant.knocks.push_back(std::move(knock));
   knocking_[asker.connection] = tenant.id;
-  knocks_look(tenant.id);
+  knocks_answer_if_due(tenant.id);
 }
 
-/// Answers those who knock once everybody who lives is there, or has been waited for long enough.
-void Engine::knocks_look(protocol::TenantId id) {
+/// Registers those that knock once all that live are there, or have been waited for long enough. To
+/// be called last in what an event or a beat does: it can end processes and the tenant.
+void Engine::knocks_answer_if_due(protocol::TenantId id) {
   Tenant* tenant = tenant_find(id);
   if (tenant == nullptr || tenant->knocks.empty()) return;
   const auto knocks = [&](core::ProcessId process) {
@@ -195,7 +194,7 @@ void Engine::knocks_look(protocol::TenantId id) {
   const bool all = std::ranges::all_of(tenant->processes, [&](core::ProcessId process) {
     return !processes_.at(process)->restored || knocks(process);
   });
-  if (!all && clock_ns() - tenant->knocked_ns < kGather_ns) return;
+  if (!all && clock_ns() - tenant->knocked_ns < gather_patience_ns_) return;
   tenant->gather_over = true;
   knocks_answer(id);
 }

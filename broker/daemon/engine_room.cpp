@@ -90,6 +90,8 @@ bool Engine::moved(core::ProcessId id, const protocol::Moved& message) {
   const Process& process = *processes_.at(id);
   const Tenant& tenant = *tenants_.at(process.tenant);
   if (message.gpu >= tenant.gpus.size()) return false;
+  // Late, repeated or made up: nothing is read or written for it.
+  if (!core::move_awaited(*state_, id, message.gpu, message.word)) return true;
   // No more than the GPU has, for no longer than the job has lived.
   const std::uint64_t bytes = std::min(message.bytes, capacity_of(tenant.gpus[message.gpu]));
   const auto taken_ns =
@@ -118,10 +120,10 @@ bool Engine::memory_want(core::ProcessId id, const protocol::MemoryWant& message
   if (message.gpu >= tenant.gpus.size()) return false;
   // Answered since: the thread sees another word and asks the driver first.
   if (message.room != tenant.pages->room_load(message.gpu)) return true;
-  // Who repeats itself does not make the broker read everybody's claims again.
-  const bool again = process.wanted_gpu == message.gpu && process.wanted_room == message.room;
-  process.wanted_gpu = message.gpu;
-  process.wanted_room = message.room;
+  // A want that is repeated does not make the broker read all claims again.
+  std::optional<std::uint32_t>& wanted_room = process.wanted_rooms[message.gpu];
+  const bool again = wanted_room == message.room;
+  wanted_room = message.room;
   log_.line_of(tenant.uid, Level::kDebug, "memory_wanted",
                {{"tenant", tenant.id},
                 {"pid", process.pid},
@@ -152,15 +154,15 @@ void Engine::holds_poll() {
       if ((word & protocol::kHoldSet) == 0 ||
           tenant.pages->held_epoch(process->slot, gpu) != protocol::hold_epoch(word))
         continue;
-      const bool moved =
-          (word & kOrders) != 0 && tenant.pages->moved_word(process->slot, gpu) == word;
+      const bool moved = tenant.pages->moved_word(process->slot, gpu) == word;
       seen.push_back({id, gpu, word, moved});
     }
   }
   for (const Seen& one : seen) {
     feed(core::HoldAcked{one.process, one.gpu, protocol::hold_epoch(one.word)});
+    if (!one.moved || !core::move_awaited(*state_, one.process, one.gpu, one.word)) continue;
     const auto found = processes_.find(one.process);
-    if (!one.moved || found == processes_.end()) continue;
+    if (found == processes_.end()) continue;
     const protocol::GpuUuid gpu = tenants_.at(found->second->tenant)->gpus[one.gpu];
     for (const core::MemorySeen& look : memory_look(gpu)) feed(look);
     feed(core::MoveDone{one.process, one.gpu, one.word, 0, 0, 0});

@@ -53,13 +53,13 @@ void Engine::who_start(ConnectionId connection) {
           return [this, connection, cgroup = process_cgroup(pid)] {
             const auto asked = questions_.find(connection);
             if (asked != questions_.end()) asked->second.cgroup = cgroup;
-            who_look(connection, false);
+            question_answer(connection, false);
           };
         },
         question.cgroup_asked);
   }
   account_ask(uid);
-  who_look(connection, false);
+  question_answer(connection, false);
 }
 
 void Engine::account_ask(uid_t uid) {
@@ -78,13 +78,13 @@ void Engine::account_told(uid_t uid, const std::optional<Account>& account) {
   std::vector<ConnectionId> waiting;
   for (const auto& [connection, question] : questions_)
     if (question.asker.peer.uid == uid) waiting.push_back(connection);
-  for (const ConnectionId connection : waiting) who_look(connection, false);
+  for (const ConnectionId connection : waiting) question_answer(connection, false);
 }
 
 /// Goes on with the request once what it needs is known. What cannot be told is not taken for
 /// "none", as another profile may allow more: a request that is `late` is refused, unless no
 /// profile goes by what is missing.
-void Engine::who_look(ConnectionId connection, bool late) {
+void Engine::question_answer(ConnectionId connection, bool late) {
   const auto found = questions_.find(connection);
   if (found == questions_.end()) return;
   const Account* account = accounts_.find(found->second.asker.peer.uid);
@@ -134,7 +134,7 @@ void Engine::who_over() {
   std::vector<ConnectionId> late;
   for (const auto& [connection, question] : questions_)
     if (clock_ns() - question.asked_ns > who_patience_ns_) late.push_back(connection);
-  for (const ConnectionId connection : late) who_look(connection, true);
+  for (const ConnectionId connection : late) question_answer(connection, true);
 }
 
 void Engine::admit(const Asker& asker, const protocol::Admit& message) {

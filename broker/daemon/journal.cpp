@@ -111,6 +111,16 @@ void Journal::fault_say(const char* what, int error) {
                {});
 }
 
+/// Says once that another broker has taken the directory that could not be used at the start.
+void Journal::taken_say(const std::string& error) {
+  ++faults_;
+  if (trouble_ == EWOULDBLOCK) return;
+  trouble_ = EWOULDBLOCK;
+  said_ = true;
+  log_.message(Level::kError, "journal_failed",
+               error + "; a broker started anew would not know the jobs of this one", {});
+}
+
 // Whoever can write there could hand out memory with a journal of his own; whoever can read there
 // has the keys of all jobs. The lock is on the directory itself, so that it needs no file: it holds
 // where nothing can be written.
@@ -343,7 +353,10 @@ void Journal::tend(std::int64_t now_ns) {
   if (fd_ >= 0 || now_ns - tried_ns_ < kRetry_ns) return;
   tried_ns_ = now_ns;
   std::string error;
-  if (!directory_take(&error)) return;
+  if (!directory_take(&error)) {
+    if (!error.empty()) taken_say(error);
+    return;
+  }
   if (!seen_) aside_set();  // what stands there is of a broker whose tenants were not taken over
   seen_ = true;
   if (const int rc = rewrite(false); rc < 0)

@@ -1,6 +1,7 @@
 // The broker's memory of its tenants across its own death: an append-only file in the state
-// directory that says who was admitted, which processes joined and who has ended. A broker that is
-// started after a crash reads it and goes on where the other stopped.
+// directory that says which tenants were admitted, which processes joined, which of them have
+// ended, and which GPUs are closed to new tenants and why. A broker that is started after a crash
+// reads it and goes on where the other stopped.
 //
 // A record is one write() and is not synced: a killed broker loses nothing that it wrote, because
 // the kernel has it; a crash of the machine loses it, and with it every process that it speaks of
@@ -78,6 +79,7 @@ class Journal {
   int rewrite(bool synced);
   int write_all(int fd, std::string_view bytes);
   void fault_say(const char* what, int error);
+  void taken_say(const std::string& error);
   std::string path(const char* name) const { return directory_ + "/" + name; }
 
   std::shared_ptr<JournalFiles> files_;

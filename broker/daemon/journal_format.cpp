@@ -288,8 +288,9 @@ bool apply(JournalState& state, const GpuBody& body) {
   if (body.closed > 1) return false;
   std::erase(state.closed_gpus, body.gpu);
   drain_drop(state, body.gpu);
+  if (body.closed == 0) return true;
   if (state.closed_gpus.size() >= kClosedGpusMax) return false;
-  if (body.closed != 0) state.closed_gpus.push_back(body.gpu);
+  state.closed_gpus.push_back(body.gpu);
   return true;
 }
 

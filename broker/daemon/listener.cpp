@@ -23,6 +23,8 @@ constexpr int kBacklog = 512;
 // millisecond, which leases can wait.
 constexpr int kAcceptsMin = 4;
 constexpr int kAcceptsMax = 64;
+/// The next try after an accept that failed and will fail again.
+constexpr std::int64_t kPause_ns = 50'000'000;
 
 std::string directory_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -92,7 +94,9 @@ Listener::Listener(Loop& loop, const ListenOptions& options, Accepted accepted)
       options_(options),
       accepts_(kAcceptsMin),
       accepted_(std::move(accepted)),
-      spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+      spare_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      again_(
+          loop, [this] { watch(); }, "accept again") {}
 
 std::unique_ptr<Listener> Listener::open(Loop& loop, const ListenOptions& options,
                                          Accepted accepted, std::string* error) {
@@ -102,9 +106,19 @@ std::unique_ptr<Listener> Listener::open(Loop& loop, const ListenOptions& option
   } else if (!listener->prepare(error)) {
     return nullptr;
   }
-  listener->key_ = loop.add(
-      listener->socket_.get(), [raw = listener.get()] { raw->ready(); }, "accept");
+  listener->watch();
   return listener;
+}
+
+void Listener::watch() {
+  key_ = loop_.add(
+      socket_.get(), [this] { ready(); }, "accept");
+}
+
+void Listener::pause() {
+  loop_.remove(key_);
+  key_ = 0;
+  again_.at(clock_ns() + kPause_ns);
 }
 
 bool Listener::prepare(std::string* error) {
@@ -152,6 +166,7 @@ Listener::~Listener() {
 void Listener::stop() {
   loop_.remove(key_);
   key_ = 0;
+  again_.clear();
   socket_.reset();
 }
 
@@ -164,19 +179,23 @@ void Listener::ready() {
       accepted_(std::move(fd));
       continue;
     }
-    if (errno == EMFILE || errno == ENFILE) shed();
     if (errno == EINTR || errno == ECONNABORTED) continue;
     accepts_ = kAcceptsMin;
+    const bool full = errno == EMFILE || errno == ENFILE;
+    if (errno != EAGAIN && !(full && shed())) pause();
     return;
   }
 }
 
-// Out of descriptors: without this the connection would stay in the backlog and the loop would spin
-// on it.
-void Listener::shed() {
+/// Refuses one connection when descriptors have run out. False if it could not: the connection
+/// stays in the backlog, and the loop would spin on it.
+bool Listener::shed() {
   spare_.reset();
-  const devices::Fd refused(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  devices::Fd refused(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  const bool shed = static_cast<bool>(refused);
+  refused.reset();  // its number is the one that the spare gets
   spare_ = devices::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return shed;
 }
 
 }  // namespace sluice::daemon

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "broker/daemon/loop.h"
+#include "broker/daemon/timer.h"
 
 namespace sluice::daemon {
 
@@ -25,18 +26,23 @@ class Listener {
   /// Null with `error` (without prefix) when the socket cannot or must not be taken.
   static std::unique_ptr<Listener> open(Loop& loop, const ListenOptions& options, Accepted accepted,
                                         std::string* error);
-  /// Removes the socket and, for a private broker, its directory if it is empty then.
+  /// Removes the socket and its lock, unless they are systemd's.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
   /// No new connections from now on.
   void stop();
+  /// Gives up the descriptor that is kept for the time when there are no others, as another thread
+  /// can make it lost; for tests.
+  void spare_give() { spare_.reset(); }
 
  private:
   Listener(Loop& loop, const ListenOptions& options, Accepted accepted);
   bool prepare(std::string* error);
+  void watch();
   void ready();
-  void shed();
+  bool shed();
+  void pause();
 
   Loop& loop_;
   ListenOptions options_;
@@ -45,7 +51,8 @@ class Listener {
   devices::Fd lock_;
   devices::Fd socket_;
   devices::Fd spare_;  // given up for a moment to refuse a connection when descriptors have run out
-  Loop::Key key_ = 0;
+  Loop::Key key_ = 0;  // 0: it is not watched now
+  Timer again_;        // watches it again
   bool bound_ = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include <algorithm>
@@ -20,6 +21,15 @@ std::int64_t cpu_ns() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
+}
+
+/// How often this thread has given up its processor to wait, by the kernel's count. What the clock
+/// says of a wait does not tell: one that finds many descriptors ready takes long and does not
+/// sleep.
+long thread_sleeps() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
 }
 
 }  // namespace
@@ -87,6 +97,7 @@ int Loop::turn(int timeout_ms, int most) {
   for (int i = 0; i < count; ++i) {
     const Key key = events[i].data.u64;  // a copy: the kernel's struct is packed
     handle(key, &slowest);
+    rest_look();
   }
   if (slow_report_ && count > 0) slow_look(wait_end_ns, begin_cpu_ns, &slowest);
   return std::max(count, 0);
@@ -105,6 +116,23 @@ void Loop::handle(Key key, SlowTurn* slowest) {
   if (taken_ns < slowest->handler_ns) return;
   slowest->handler_ns = taken_ns;
   slowest->handler = name;
+}
+
+void Loop::rest_after(std::int64_t run_ns, std::int64_t rest_ns) {
+  rest_after_ns_ = run_ns;
+  rest_ns_ = rest_ns;
+  rest_looked_ns_ = clock_ns();
+  sleeps_seen_ = thread_sleeps();
+}
+
+void Loop::rest_look() {
+  if (rest_after_ns_ == INT64_MAX || clock_ns() - rest_looked_ns_ < rest_after_ns_) return;
+  if (thread_sleeps() == sleeps_seen_) {
+    const timespec rest{0, rest_ns_};
+    nanosleep(&rest, nullptr);
+  }
+  sleeps_seen_ = thread_sleeps();
+  rest_looked_ns_ = clock_ns();
 }
 
 void Loop::slow_watch(std::int64_t limit_ns, std::function<void(const SlowTurn&)> report) {

@@ -17,7 +17,8 @@ class Loop {
  public:
   using Handler = std::function<void()>;
   using Key = std::uint64_t;  // 0 = none
-  /// Few enough that one busy turn delays an alarm by well under a millisecond.
+  /// At some tens of microseconds for a handler, a full turn delays an alarm by a few milliseconds;
+  /// a user's turn may take half of one (ConnectionLimits::user_turn_ns), whatever it is about.
   static constexpr int kEventsPerTurn = 64;
 
   Loop();
@@ -50,6 +51,11 @@ class Loop {
   /// Counts turns that take longer than `limit_ns` and reports each, at its end, to `report`.
   void slow_watch(std::int64_t limit_ns, std::function<void(const SlowTurn&)> report);
   std::uint64_t slow_turns() const { return slow_turns_; }
+  /// Makes the thread sleep for `rest_ns` between two handlers whenever it has not slept for
+  /// `run_ns`. Under a flood of messages something is always due, so the wait for events never
+  /// sleeps; a real-time thread then keeps its processor from every other program until the kernel
+  /// ends it (RLIMIT_RTTIME). Not called: it never rests. Only for the thread that calls turn().
+  void rest_after(std::int64_t run_ns, std::int64_t rest_ns);
   void run();
   void stop() { stopped_ = true; }
   bool stopped() const { return stopped_; }
@@ -60,6 +66,7 @@ class Loop {
  private:
   void deferred_run();
   void handle(Key key, SlowTurn* slowest);
+  void rest_look();
   void slow_look(std::int64_t begin_ns, std::int64_t begin_cpu_ns, SlowTurn* slowest);
   bool watch(Key key, int fd);
   struct Watch {
@@ -79,6 +86,10 @@ class Loop {
   std::int64_t slow_limit_ns_ = INT64_MAX;
   std::function<void(const SlowTurn&)> slow_report_;  // empty: nothing is measured
   std::uint64_t slow_turns_ = 0;
+  std::int64_t rest_after_ns_ = INT64_MAX;
+  std::int64_t rest_ns_ = 0;
+  std::int64_t rest_looked_ns_ = 0;  // when it was last known that the thread had slept,
+  long sleeps_seen_ = 0;             // and how often it had
 };
 
 }  // namespace sluice::daemon

@@ -82,9 +82,10 @@ void private_directory_remove(const daemon::Options& options) {
   rmdir(directory.c_str());
 }
 
-// It runs for microseconds at a time. Should it ever run for seconds without waiting for anything,
-// the kernel ends it before it takes a core from everybody else, and systemd starts the next one.
-// Its helpers are ordinary programs.
+// It runs for microseconds at a time, and however much clients send it sleeps now and then
+// (Loop::rest_after). Should one handler ever run for seconds, the kernel ends the broker before it
+// takes a processor from every other program for good, and systemd starts the next one. Start-up is
+// ordinary, because a large journal may take longer. Its helpers are ordinary programs.
 void realtime_begin(daemon::Log& log) {
   constexpr rlimit kWithoutWaiting_us = {2'000'000, 3'000'000};
   setrlimit(RLIMIT_RTTIME, &kWithoutWaiting_us);
@@ -131,7 +132,6 @@ int main(int argc, char** argv) {
   if (!low_limit.empty()) return fail(log, options.ready_fd, low_limit);
   if (const std::string missing = daemon::kernel_lacks(); !missing.empty())
     return fail(log, options.ready_fd, missing);
-  if (options.realtime) realtime_begin(log);
   daemon::DaemonSetup setup;
   std::string error;
   if (!config_load(options, log, &setup.config, &error)) return fail(log, options.ready_fd, error);
@@ -150,6 +150,7 @@ int main(int argc, char** argv) {
   {
     daemon::Daemon broker(log, setup);
     if (!broker.start(&error)) return fail(log, options.ready_fd, error);
+    if (options.realtime) realtime_begin(log);
     log.line(Level::kInfo, "ready", {{"socket", setup.socket_path}, {"gpus", setup.gpus.size()}});
     daemon::starter_tell(options.ready_fd, "ready");
     daemon::notify_send("READY=1");

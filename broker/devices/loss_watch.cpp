@@ -22,10 +22,23 @@ namespace {
 constexpr std::int64_t kStartAgain_ms = 30'000;
 constexpr std::string_view kLost = "lost ";
 constexpr std::string_view kUsed = "used ";
+constexpr std::string_view kUnknown = "unknown ";
 constexpr std::string_view kBusy = " busy";
 constexpr std::size_t kReadBytes = 4096;
 /// Above the longest answer: kListedMax processes of 32 characters each.
 constexpr std::size_t kLossLineBytesMax = 16384;
+
+}  // namespace
+
+namespace {
+
+/// True if the line is this word and a UUID.
+bool uuid_line_parse(std::string_view line, std::string_view word, protocol::GpuUuid* out) {
+  if (line.substr(0, word.size()) != word) return false;
+  const auto uuid = uuid_parse(std::string(line.substr(word.size())));
+  if (uuid) *out = *uuid;
+  return uuid.has_value();
+}
 
 }  // namespace
 
@@ -34,10 +47,15 @@ std::string loss_line(const protocol::GpuUuid& uuid) {
 }
 
 bool loss_line_parse(std::string_view line, protocol::GpuUuid* out) {
-  if (line.substr(0, kLost.size()) != kLost) return false;
-  const auto uuid = uuid_parse(std::string(line.substr(kLost.size())));
-  if (uuid) *out = *uuid;
-  return uuid.has_value();
+  return uuid_line_parse(line, kLost, out);
+}
+
+std::string unknown_line(const protocol::GpuUuid& uuid) {
+  return std::string(kUnknown) + uuid_format(uuid);
+}
+
+bool unknown_line_parse(std::string_view line, protocol::GpuUuid* out) {
+  return uuid_line_parse(line, kUnknown, out);
 }
 
 namespace {
@@ -196,6 +214,7 @@ void LossWatch::lines_take(News* news) {
     Used used;
     if (loss_line_parse(line, &uuid)) news->lost.push_back(uuid);
     if (used_line_parse(line, &used)) news->used.push_back(used);
+    if (unknown_line_parse(line, &uuid)) news->unknown.push_back(uuid);
     text_.erase(0, end + 1);
   }
 }

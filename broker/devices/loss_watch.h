@@ -48,6 +48,11 @@ inline constexpr std::size_t kListedMax = 256;
 /// "used GPU-uuid BYTES", then LIVING ENDED PROCESSES PID:BYTES... or "-" where that is unknown,
 /// then "busy" and up to kBusyMax pids where that is known.
 std::string used_line(const DeviceUse& use);
+/// "unknown GPU-uuid": the answer where the device does not say what is in use. Each question has
+/// one answer, in their order.
+std::string unknown_line(const protocol::GpuUuid& uuid);
+/// False for a line that is not exactly that.
+bool unknown_line_parse(std::string_view line, protocol::GpuUuid* out);
 /// False for a line that is not exactly that.
 bool used_line_parse(std::string_view line, DeviceUse* out);
 
@@ -77,14 +82,16 @@ class LossWatch {
   struct News {
     std::vector<protocol::GpuUuid> lost;
     std::vector<Used> used;
+    std::vector<protocol::GpuUuid> unknown;  // asked, and the device does not say
     std::string fault;  // not empty: nobody watches; tried again later. Said once
   };
   /// What has come since the last call. Never waits. To be called now and then, with a clock that
   /// does not go back.
   News look(std::int64_t now_ms);
-  /// Asks how much of the GPU's memory is in use; the answer is news. `ended` may have left memory
-  /// there: a process that has the number of one of them and another start time is not taken for
-  /// it. False where nobody can be asked now.
+  /// Asks how much of the GPU's memory is in use; the answer is news (used or unknown), unless the
+  /// helper ends before (then descriptor() is another). `ended` may have left memory there: a
+  /// process that has the number of one of them and another start time is not taken for it. False
+  /// where nothing can be asked now.
   [[nodiscard]] bool ask_used(const protocol::GpuUuid& gpu,
                               const std::vector<EndedProcess>& ended = {});
   /// Readable when there are news; -1 = no helper runs. Another one after look() may have started

@@ -248,8 +248,11 @@ bool questions_answer(const Nvml& nvml, int wait_ms, std::string* text) {
     const bool asked =
         sluice::devices::use_question_parse(std::string_view(*text).substr(0, end), &uuid, &ended);
     text->erase(0, end + 1);
-    const auto use = asked ? use_read(nvml, uuid, ended) : std::nullopt;
-    if (use) std::printf("%s\n", sluice::devices::used_line(*use).c_str());
+    if (!asked) continue;
+    const auto use = use_read(nvml, uuid, ended);
+    const std::string answer =
+        use ? sluice::devices::used_line(*use) : sluice::devices::unknown_line(uuid);
+    std::printf("%s\n", answer.c_str());
   }
   if (text->size() > kQuestionBytesMax) text->clear();
   std::fflush(stdout);

@@ -61,9 +61,9 @@ class Machine:
                 self.broker.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def start_broker(self, remembering=False):
+    def start_broker(self, remembering=False, options=()):
         """With a memory of the brokers before it that were started in the same way, if `remembering`."""
-        command = [self.build / "bin" / "sluiced", "--socket", self.socket, "--log", self.log]
+        command = [self.build / "bin" / "sluiced", "--socket", self.socket, "--log", self.log, *options]
         if remembering:
             command += ["--state", self.directory / "state"]
         path = self.directory / "sluice.toml"

@@ -439,6 +439,24 @@ def memory_notes(self):
     notes(self, [lambda gpu, epoch: memory_want(gpu, epoch, 2 ** 63), lambda gpu, epoch: moved(gpu, epoch, 2 ** 63, self.random.choice([0, 1, -5]))])
 
 
+def moves_unordered(self):
+    """Answers to orders that nobody gave, from a process in each of its jobs, as fast as the broker reads them."""
+    shims = []
+    for _ in range(60):
+        shim, _ = self.registered(memory=48 * MIB)
+        if shim is None:
+            break
+        shim.socket.setblocking(False)
+        shims.append(shim)
+    data = moved(0, 1 << 3 | 1 | 2, 1)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while self.going():
+            for shim in shims:
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        shim.socket.send(data)
+
+
 def pages(self, spoil):
     """A registered process that spoils its claims page while it asks for turns."""
     shim, reply = self.registered(flags=NO_WAIT | SWAP)
@@ -513,4 +531,4 @@ ATTACKS = {name: globals()[name] for name in (
     "descriptors descriptor_rings slow_readers small_buffers refusals admitted_and_gone queue_filled tenants_churned all_tenants names "
     "fields_out_of_range bits_flipped any_order asked_twice halves_shut wrong_registrations default_tenants killed_in_registration "
     "fork_bomb too_many_processes zombies many_mappings many_descriptors long_command_line commands own_suspended activity_of_others "
-    "reports gate_notes memory_notes page_noise page_ones page_emptied page_cut never_drains stopped_processes polled_elsewhere").split()}
+    "reports gate_notes memory_notes moves_unordered page_noise page_ones page_emptied page_cut never_drains stopped_processes polled_elsewhere").split()}

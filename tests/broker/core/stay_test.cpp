@@ -45,6 +45,26 @@ TEST(Stay, NothingIsOrderedBeforeEveryProcessHasAcknowledged) {
   EXPECT_TRUE(h.held(h.idle, kHoldOut));
 }
 
+TEST(Stay, AMoveIsAwaitedOnceForEachOrder) {
+  Pair h;
+  const auto awaited = [&](ProcessId id, std::uint32_t word, std::uint32_t gpu = 0) {
+    return move_awaited(h.state(), id, gpu, word);
+  };
+  const ProcessId first = h.process(h.idle);
+  EXPECT_FALSE(awaited(first, h.hold(h.idle))) << "a hold, and no order yet";
+  h.ack(h.idle);
+  h.ack(h.idle, 0, h.other);
+  const std::uint32_t order = h.hold(h.idle);
+  EXPECT_TRUE(awaited(first, order));
+  EXPECT_TRUE(awaited(h.other, order));
+  EXPECT_FALSE(awaited(first, hold_word(1, kHoldSet))) << "another word";
+  EXPECT_FALSE(awaited(first, order, 1)) << "no such GPU";
+  EXPECT_FALSE(awaited(12345, order)) << "no such process";
+  h.moved(h.idle);
+  EXPECT_FALSE(awaited(first, order)) << "it has answered";
+  EXPECT_TRUE(awaited(h.other, order));
+}
+
 TEST(Stay, WhoDiesIsNotWaitedForAtAnyStep) {
   Pair h;
   h.ack(h.idle);

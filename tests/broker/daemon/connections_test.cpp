@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "broker/daemon/timer.h"
+#include "no_descriptors.h"
 
 namespace sluice::daemon {
 namespace {
@@ -102,6 +103,20 @@ TEST_F(ConnectionsTest, OneUserHasSoManyAndIsToldSo) {
   EXPECT_EQ(connections_->count(), 2u);
 }
 
+TEST_F(ConnectionsTest, WithoutADescriptorForItsPeerAConnectionIsToldSo) {
+  make({});
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+  const devices::Fd client(pair[1]);
+  {
+    const NoDescriptors none;
+    connections_->accept(devices::Fd(pair[0]));
+  }
+  EXPECT_EQ(refusal(client), protocol::RefusalCode::kNoRoom);
+  EXPECT_TRUE(closed(client));
+  EXPECT_EQ(connections_->count(), 0u);
+}
+
 TEST_F(ConnectionsTest, WhoSaysNothingIsDisconnected) {
   ConnectionLimits limits;
   limits.silence_ns_max = 1'000'000'000;
@@ -151,6 +166,27 @@ TEST_F(ConnectionsTest, AFloodEndsItsTurnSoThatOthersAreHeard) {
     ASSERT_LE(sink_.messages - before, 4) << "a user's turn is bounded";
   }
   loop_.remove(key);
+}
+
+// However many connections it comes on: each message that is begun in time is finished.
+TEST_F(ConnectionsTest, AUsersTurnIsBoundedWhateverAMessageCosts) {
+  constexpr std::int64_t kMessage_ns = 100'000;
+  const ConnectionLimits limits;
+  make(limits);
+  sink_.on_message = [](ConnectionId) {
+    for (const std::int64_t until_ns = clock_ns() + kMessage_ns; clock_ns() < until_ns;) {
+    }
+  };
+  std::vector<devices::Fd> flood;
+  for (int i = 0; i < 64; ++i) {
+    flood.push_back(connect());
+    for (int n = 0; n < 5; ++n) ASSERT_TRUE(say(flood.back()));
+  }
+  const auto most = static_cast<int>(limits.user_turn_ns / kMessage_ns) + 4;
+  for (int before = 0; sink_.messages < 64 * 5; before = sink_.messages) {
+    loop_.turn(1000);
+    ASSERT_LE(sink_.messages - before, most);
+  }
 }
 
 TEST_F(ConnectionsTest, AUsersLastConnectionMayEndInItsOwnTurn) {

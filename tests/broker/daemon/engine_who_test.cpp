@@ -1,90 +1,21 @@
 // Requests whose user is looked up: a directory service that does not answer holds up nobody else.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <deque>
-#include <map>
 
-#include "broker/daemon/engine.h"
+#include "engine_fixture.h"
 
 namespace sluice::daemon {
 namespace {
 
 using protocol::MessageType;
 
-/// Takes answers in the place of sockets: the type of the last one by connection.
-struct Answered : Outbox {
-  std::map<ConnectionId, MessageType> last;
-  std::string text;
-  bool send_bytes(ConnectionId connection, const void* message, std::size_t, const int*,
-                  int) override {
-    const auto& header = *static_cast<const protocol::Header*>(message);
-    last[connection] = header.type;
-    if (header.type == MessageType::kRefused)
-      text = static_cast<const protocol::Refused*>(message)->text;
-    return true;
-  }
-  std::size_t unread_bytes(ConnectionId) const override { return 0; }
-  uid_t user_of(ConnectionId) const override { return 1000; }
-  void drop(ConnectionId) override {}
-  void descriptors_add(Descriptors*) const override {}
-};
-
-/// Work that waits until the test lets it run.
-struct Held : SlowWork {
-  std::deque<Work> held;
-  std::vector<std::weak_ptr<const void>> wanted;
-  using SlowWork::run;
-  void run(Work work, std::weak_ptr<const void> wanted_by) override {
-    held.push_back(std::move(work));
-    wanted.push_back(std::move(wanted_by));
-  }
-  void let_go() {
-    while (!held.empty()) {
-      const Work work = std::move(held.front());
-      held.pop_front();
-      if (const Loop::Handler done = work()) done();
-    }
-  }
-};
-
-class EngineWho : public testing::Test {
+class EngineWho : public EngineTest {
  protected:
-  EngineWho() {
-    EXPECT_EQ(log.file_open("/dev/null"), 0);
-    setup.gpus.resize(1);
-    setup.gpus[0].capacity_bytes = std::uint64_t{1} << 30;
-    setup.gpus[0].context_bytes = 1 << 25;
-    setup.config = config::config_default();
-    setup.probe = "";
-    message_init(admission, MessageType::kAdmit, 1);
-    admission.tenant_class = protocol::TenantClass::kBatch;
-    admission.memory_max_bytes = 1 << 26;
-    admission.gpu_count = 1;
-  }
-  static Peer peer_of(uid_t uid) {
-    Peer peer;
-    peer.pid = getpid();
-    peer.uid = uid;
-    peer.pidfd = devices::Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
-    return peer;
-  }
   void by_group() {
     config::ProfileSettings profile;
     profile.name = "staff";
     profile.groups = {"root"};
     setup.config.profiles.push_back(profile);
   }
-
-  Loop loop;
-  Log log;
-  Answered outbox;
-  Held slow;
-  EngineSetup setup;
-  protocol::Admit admission;
 };
 
 TEST_F(EngineWho, ARequestWaitsForItsUserAndOthersDoNot) {

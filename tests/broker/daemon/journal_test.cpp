@@ -201,6 +201,19 @@ TEST_F(JournalTest, TwoBrokersDoNotShareIt) {
   EXPECT_THAT(error, testing::HasSubstr("another broker keeps its journal in " + directory));
 }
 
+TEST_F(JournalTest, ADirectoryThatAnotherBrokerHasTakenMeanwhileIsSaidOnce) {
+  FaultyFiles late;
+  late.error = ENOENT;
+  late.fail_from = 0;
+  auto first = journal(late);
+  ASSERT_EQ(said("journal_failed"), 1u);
+  const auto second = journal();
+  late.fail_from = -1;
+  for (int i = 1; i <= 3; ++i) first->tend(i * kLater_ns);
+  EXPECT_EQ(said("journal_failed"), 2u);
+  EXPECT_THAT(slurp(root + "/log"), testing::HasSubstr("another broker keeps its journal in"));
+}
+
 TEST_F(JournalTest, AnotherBootIsSetAside) {
   journal()->tenant_put(tenant(1));
   const std::string old = slurp(path());
@@ -223,6 +236,16 @@ TEST_F(JournalTest, ClosedGpusAreKnownToTheNextBroker) {
   const auto second = journal();
   EXPECT_EQ(second->state().closed_gpus, std::vector{gpu(2)});
   EXPECT_EQ(on_disk(), second->state()) << "by what was written anew";
+}
+
+TEST_F(JournalTest, AGpuIsOpenedAgainHoweverManyAreClosed) {
+  std::string image = journal_writer.begin(1);
+  for (std::uint8_t n = 0; n < 65; ++n) image += journal_writer.gpu(gpu(n), true);
+  image += journal_writer.gpu(gpu(200), false);
+  image += journal_writer.gpu(gpu(3), false);
+  const JournalReading read = journal_read(image, kBoot);
+  EXPECT_EQ(read.state.closed_gpus.size(), 63u);
+  EXPECT_EQ(read.lost, 1u) << "the 65th alone";
 }
 
 TEST_F(JournalTest, AFileThatIsNoJournalIsKeptAside) {

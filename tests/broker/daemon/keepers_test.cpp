@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 
 #include "broker/devices/fd.h"
 
@@ -52,6 +54,8 @@ TEST(MapsLine, IsOfThePageByDeviceAndInode) {
   EXPECT_FALSE(maps_line_names("7f00-7f01 r--s 00000000 00:01 47110  /memfd:x (deleted)", page));
   EXPECT_FALSE(maps_line_names("7f00-7f01 rw-p 00000000 00:00 0      [heap]", page));
   EXPECT_FALSE(maps_line_names("", page));
+  EXPECT_FALSE(maps_line_names("7f00-7f01 rw-p 00000000 00:00 0      [heap]", PageName{}))
+      << "the name of no page";
 }
 
 TEST_F(Keepers, AreNamedAndEnded) {
@@ -88,6 +92,53 @@ TEST_F(Keepers, AreNamedAndEnded) {
     waitpid(pid, &status, 0);
   }
   page_ = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd_.get(), 0);
+}
+
+TEST_F(Keepers, SoMuchIsReadForOneLook) {
+  const pid_t heir = fork();
+  if (heir == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    park();
+  }
+  EXPECT_TRUE(has(keepers_find(getuid(), name_, KeeperFate::kNamed), heir));
+  EXPECT_TRUE(keepers_find(getuid(), name_, KeeperFate::kNamed, 1).empty());
+  kill(heir, SIGKILL);
+  waitpid(heir, nullptr, 0);
+}
+
+/// Work that the test does piece by piece.
+struct ByHand : SlowWork {
+  std::deque<Work> held;
+  using SlowWork::run;
+  void run(Work work, std::weak_ptr<const void>) override { held.push_back(std::move(work)); }
+  void do_one() {
+    const Work work = std::move(held.front());
+    held.pop_front();
+    if (const Loop::Handler done = work()) done();
+  }
+};
+
+TEST(KeeperLooks, OneAtATimeAndUsersTakeTurns) {
+  ByHand slow;
+  KeeperLooks looks(slow);
+  std::string order;
+  const auto want = [&](uid_t uid, ino_t inode, const char* name) {
+    looks.want(uid, {makedev(0, 1), inode}, KeeperFate::kNamed,
+               [&order, name](const std::vector<pid_t>&) { order += name; });
+  };
+  constexpr uid_t kMany = 4'000'000'001;
+  constexpr uid_t kOther = 4'000'000'002;
+  want(kMany, 1, "a ");
+  want(kMany, 2, "b ");
+  want(kMany, 3, "c ");
+  want(kOther, 4, "other ");
+  want(kMany, 3, "c-again ");
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(slow.held.size(), 1u) << "the other threads are for others";
+    slow.do_one();
+  }
+  EXPECT_EQ(order, "a other b c c-again ") << "looks for one page are one";
+  EXPECT_TRUE(slow.held.empty());
 }
 
 }  // namespace

@@ -8,11 +8,13 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <vector>
 
 #include "broker/protocol/wire.h"
+#include "no_descriptors.h"
 
 namespace sluice::daemon {
 namespace {
@@ -78,6 +80,55 @@ TEST_F(ListenerTest, AFullBacklogIsLetInWithinFewTurns) {
     loop_.turn(0);
     clients.clear();
   }
+}
+
+class ListenerWithoutDescriptors : public ListenerTest {
+ protected:
+  ListenerWithoutDescriptors() : listener_(open()) {
+    std::strncpy(address_.sun_path, path_.c_str(), sizeof address_.sun_path - 1);
+    address_.sun_family = AF_UNIX;
+    for (devices::Fd& client : clients_)
+      client = devices::Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  }
+  void connect(std::size_t n) {
+    ASSERT_EQ(::connect(clients_[n].get(), reinterpret_cast<sockaddr*>(&address_), sizeof address_),
+              0);
+  }
+  /// The broker has hung up on it.
+  bool refused(std::size_t n) {
+    char byte;
+    return recv(clients_[n].get(), &byte, 1, 0) == 0;
+  }
+
+  std::unique_ptr<Listener> listener_;
+  sockaddr_un address_{};
+  std::array<devices::Fd, 3> clients_;
+};
+
+TEST_F(ListenerWithoutDescriptors, EachConnectionIsRefused) {
+  ASSERT_NE(listener_, nullptr) << error_;
+  const NoDescriptors none;
+  for (std::size_t n = 0; n < clients_.size(); ++n) {
+    connect(n);
+    loop_.turn(10'000);
+    EXPECT_TRUE(refused(n)) << n;
+  }
+  EXPECT_EQ(accepted_, 0);
+}
+
+// Another thread may have taken what the spare one was given up for.
+TEST_F(ListenerWithoutDescriptors, NothingSpinsWhereNoneCanBeRefused) {
+  ASSERT_NE(listener_, nullptr) << error_;
+  auto none = std::make_unique<NoDescriptors>();
+  listener_->spare_give();
+  const devices::Fd taken(dup(0));
+  ASSERT_TRUE(taken);
+  connect(0);
+  loop_.turn(10'000);
+  EXPECT_EQ(loop_.turn(0), 0) << "it waits, though a connection does as well";
+  none->give(2);
+  for (int turns = 0; turns < 10 && accepted_ == 0; ++turns) loop_.turn(10'000);
+  EXPECT_EQ(accepted_, 1);
 }
 
 TEST_F(ListenerTest, PrivateSocketIsForItsUserAlone) {

@@ -3,6 +3,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "broker/daemon/timer.h"
@@ -99,6 +102,96 @@ TEST(Loop, WaitingIsNoSlowTurn) {
   });
   timer.at(clock_ns() + 30'000'000);
   loop.turn(kPatience_ms);
+}
+
+/// How often this thread has slept.
+long sleeps() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw;
+}
+
+constexpr std::int64_t kRun_ns = 1'000'000;
+constexpr std::int64_t kRest_ns = 50'000;
+
+TEST(Loop, SleepsNowAndThenThoughSomethingIsAlwaysDue) {
+  Loop loop;
+  Pipe pipe;
+  pipe.fill();
+  loop.add(pipe.reader.get(), [] {});
+  loop.rest_after(kRun_ns, kRest_ns);
+  for (int round = 0; round < 10; ++round) {
+    const long before = sleeps();
+    const std::int64_t until_ns = clock_ns() + std::int64_t{kPatience_ms} * 1'000'000;
+    while (sleeps() == before && clock_ns() < until_ns) loop.turn(-1);
+    ASSERT_GT(sleeps(), before);
+  }
+}
+
+TEST(Loop, SleepsBetweenTheHandlersOfOneTurn) {
+  Loop loop;
+  Pipe pipes[Loop::kEventsPerTurn];
+  const auto spin = [] {
+    for (const std::int64_t until_ns = clock_ns() + kRun_ns; clock_ns() < until_ns;) {
+    }
+  };
+  for (Pipe& pipe : pipes) {
+    pipe.fill();
+    loop.add(pipe.reader.get(), spin);
+  }
+  loop.rest_after(kRun_ns, kRest_ns);
+  const long before = sleeps();
+  loop.turn(-1);
+  EXPECT_GE(sleeps() - before, Loop::kEventsPerTurn / 2);
+}
+
+TEST(Loop, AWaitThatSleepsIsRestEnough) {
+  Loop loop;
+  Timer timer(loop, [] {});
+  loop.rest_after(0, kRest_ns);
+  for (int i = 0; i < 10; ++i) {
+    timer.at(clock_ns() + 5 * kRun_ns);
+    const long before = sleeps();
+    loop.turn(kPatience_ms);
+    EXPECT_EQ(sleeps() - before, 1) << "in the wait, or else after the handler";
+  }
+}
+
+/// Turns a loop in which something is always due, as a real-time thread that the kernel ends when
+/// it runs for `limit_us` without a sleep; for ten times as long. Returns how it ended.
+int realtime_flood(rlim_t limit_us, bool rests) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{limit_us, limit_us};
+    sched_param first = {};
+    first.sched_priority = sched_get_priority_min(SCHED_FIFO);
+    if (setrlimit(RLIMIT_RTTIME, &limit) != 0 || sched_setscheduler(0, SCHED_FIFO, &first) != 0)
+      _exit(77);
+    Loop loop;
+    Pipe pipe;
+    pipe.fill();
+    loop.add(pipe.reader.get(), [] {});
+    if (rests) loop.rest_after(kRun_ns, kRest_ns);
+    const auto cpu_us = [] {
+      rusage usage{};
+      getrusage(RUSAGE_THREAD, &usage);
+      return static_cast<rlim_t>((usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1'000'000 +
+                                 usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+    };
+    while (cpu_us() < 10 * limit_us) loop.turn(-1);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+TEST(Loop, ARealTimeThreadIsNotEndedByAFlood) {
+  constexpr rlim_t kLimit_us = 50'000;
+  const int without = realtime_flood(kLimit_us, false);
+  if (WIFEXITED(without) && WEXITSTATUS(without) == 77) GTEST_SKIP() << "it may not be one";
+  ASSERT_TRUE(WIFSIGNALED(without)) << "the kernel counts";
+  EXPECT_EQ(realtime_flood(kLimit_us, true), 0);
 }
 
 TEST(Loop, StopEndsRun) {

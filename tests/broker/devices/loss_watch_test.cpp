@@ -40,6 +40,31 @@ TEST(LossLine, RoundTripAndNothingElse) {
     EXPECT_FALSE(loss_line_parse(line, &back)) << line;
 }
 
+TEST(UnknownLine, RoundTripAndNothingElse) {
+  protocol::GpuUuid back;
+  ASSERT_TRUE(unknown_line_parse(unknown_line(kGpus[1]), &back));
+  EXPECT_TRUE(back == kGpus[1]);
+  EXPECT_FALSE(unknown_line_parse(loss_line(kGpus[1]), &back));
+  EXPECT_FALSE(unknown_line_parse("unknown ", &back));
+}
+
+// A question without an answer would be the last about its GPU.
+TEST(LossWatch, WhatTheDeviceDoesNotSayIsAnsweredToo) {
+  const char* environment[] = {"LD_LIBRARY_PATH=" SLUICE_FAKE_HARDWARE, nullptr};
+  LossWatch watch(SLUICE_PROBE, environment, kGpus, 3'600'000);
+  ASSERT_TRUE(watch.look(0).fault.empty());
+  const auto other = uuid_parse("GPU-00000000-0000-4000-8000-0000000000ff");
+  ASSERT_TRUE(watch.ask_used(*other));
+  LossWatch::News news;
+  for (int i = 0; i < kTurnsMax && news.unknown.empty() && news.used.empty(); ++i) {
+    news = watch.look(0);
+    poll(nullptr, 0, 1);
+  }
+  EXPECT_TRUE(news.used.empty());
+  ASSERT_EQ(news.unknown.size(), 1U);
+  EXPECT_TRUE(news.unknown[0] == *other);
+}
+
 TEST(LossWatch, TellsOnceOfAGpuThatIsLostLater) {
   const std::string path = testing::TempDir() + "lost-" + std::to_string(getpid());
   const std::string file = "FAKE_LOST_FILE=" + path;
