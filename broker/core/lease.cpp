@@ -142,6 +142,7 @@ void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.delays = false;
   runaway_drained(state, tenant, now, out);
   tenant.delayed_ns = 0;
+  tenant.turn_came = false;
   tenant.next_let_at = kNever;
   tenant.let_until = kNever;
   tenant.idle_since = now;
@@ -216,6 +217,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
   assert(!tenant.released && "an over tenant is never opened");
   assert(tenant.residence == Residence::kIn && "a tenant that is held is never opened");
   gang_changes(state, tenant, now);
+  if (tenant.phase == Phase::kRunaway) runaway_turn_came(tenant);
   for (Process& process : tenant.processes) process.active = process.idle = process.drains = 0;
   for (Share& share : tenant.shares) {
     Gpu& gpu = *state.gpus[share.gpu];

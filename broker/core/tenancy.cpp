@@ -84,7 +84,7 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
   sums_add(state, tenant);
   if (tenant.exclusive()) aside_take(state, tenant, out);
   tenant_book(state, tenant, now);
-  debts_take(state, tenant, now);
+  for (Share& share : tenant.shares) debt_take(state, share, now);
   out.emplace_back(std::move(action));
   lease_introduce(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
@@ -114,7 +114,7 @@ void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
     }
   }
   tenant.waiting = false;
-  debts_leave(state, tenant, now);
+  for (Share& share : tenant.shares) debt_leave(state, share, now);
   if (tenant.charged) tenant_unbook(state, tenant, now);
   for (Share& share : tenant.shares) share_forget(state, share);
   vacated_stays(state, tenant);
