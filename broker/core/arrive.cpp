@@ -28,7 +28,7 @@ Nanos failure_pause(const State& state, const Tenant& tenant) {
 
 void stay_in(State& state, Tenant& tenant, Nanos now) {
   residence_set(tenant, Residence::kIn, now);
-  if (tenant.yields) aside_rest(tenant, tenant.hold_since, now);
+  aside_rest(tenant, now);
   tenant.yields = false;
   tenant.reverting = false;
   tenant.order_result = 0;

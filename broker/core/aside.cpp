@@ -8,11 +8,13 @@
 // admitted, and the promises of those who made room are taken off the books of these GPUs: nobody
 // else can be promised that memory meanwhile, since the GPU is used whole. At its end they are
 // booked again before anybody else is admitted, and come back. Whoever had to step aside is not
-// asked again before it has had its GPU for as long as it was away (at most ten minutes), so that
-// one exclusive job after the other cannot keep it out for good.
+// asked again before it has had its GPU for as long as it could not run because of that (at most
+// ten minutes): from the request, which may have been withdrawn since, to its return, the copies
+// included. So one exclusive job, or request, after the other cannot keep it out for good.
 #include "broker/core/aside.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "broker/core/command.h"
 #include "broker/core/lease.h"
@@ -80,13 +82,21 @@ std::uint32_t elsewhere(const State& state, const Tenant& tenant) {
   return best;
 }
 
-void step_aside(State& state, Tenant& tenant) {
+void step_aside(State& state, Tenant& tenant, Nanos now) {
+  if (tenant.aside_since == 0) tenant.aside_since = now;
   tenant.move_to = elsewhere(state, tenant);
   tenant.yields = tenant.move_to != kNoGpu;
   tenant.steps_aside = !tenant.yields;
   stay_look(state, tenant);
   state.room_dirty = true;
   if (tenant.residence == Residence::kOut) state.queue_dirty = true;
+}
+
+/// The request is over. The tenant comes back, and rests, before it is asked for another one.
+void aside_over(State& state, Tenant& tenant) {
+  tenant.due_back = true;
+  if (tenant.aside_since != 0) tenant.rest_until = kNever;
+  state.room_dirty = true;
 }
 
 bool asked_to(const State& state, const Tenant& tenant) {
@@ -110,22 +120,22 @@ void aside_decide(State& state, Nanos now) {
     if ((!tenant->steps_aside && !goes) || asked_to(state, *tenant)) continue;
     tenant->steps_aside = tenant->yields = false;
     if (goes) tenant->move_to = kNoGpu;
-    tenant->due_back = true;
-    state.room_dirty = true;
+    aside_over(state, *tenant);
   }
   for (auto& gpu : state.gpus) {
     if (!gpu->step_aside) continue;
     for (Share* share : gpu->shares) {
       Tenant& tenant = *share->tenant;
-      if (may_step_aside(state, tenant, now)) step_aside(state, tenant);
+      if (may_step_aside(state, tenant, now)) step_aside(state, tenant, now);
       const Nanos again = std::max(tenant.retry_at, tenant.rest_until);
       if (again > now) state.room_at = std::min(state.room_at, again);
     }
   }
 }
 
-void aside_rest(Tenant& tenant, Nanos since, Nanos now) {
-  tenant.rest_until = now + std::min(now - since, kRestMaxNs);
+void aside_rest(Tenant& tenant, Nanos now) {
+  const Nanos since = std::exchange(tenant.aside_since, 0);
+  if (since != 0) tenant.rest_until = now + std::min(now - since, kRestMaxNs);
 }
 
 void aside_take(State& state, Tenant& exclusive, Actions& out) {
@@ -135,6 +145,7 @@ void aside_take(State& state, Tenant& exclusive, Actions& out) {
     for (Share* share : others) {
       if (share->tenant == &exclusive) continue;
       share->aside_by = exclusive.id;
+      if (share->tenant->aside_since == 0) share->tenant->aside_since = state.now;
       share_unbook(state, *share);
     }
     gpu.step_aside = false;
@@ -142,7 +153,7 @@ void aside_take(State& state, Tenant& exclusive, Actions& out) {
   }
 }
 
-void aside_return(State& state, const Tenant& exclusive, Nanos now, Actions& out) {
+void aside_return(State& state, const Tenant& exclusive, Actions& out) {
   for (const Share& whole : exclusive.shares) {
     Gpu& gpu = *state.gpus[whole.gpu];
     const std::vector<Share*> candidates = gpu.unbooked;
@@ -151,10 +162,7 @@ void aside_return(State& state, const Tenant& exclusive, Nanos now, Actions& out
       if (share->aside_by != exclusive.id) continue;
       share->aside_by = 0;
       share_book(state, *share);
-      if (tenant_aside_by(tenant) != 0) continue;
-      tenant.due_back = true;
-      aside_rest(tenant, tenant.out_since, now);
-      state.room_dirty = true;
+      if (tenant_aside_by(tenant) == 0) aside_over(state, tenant);
     }
     windows_refresh(state, gpu, false, out);
   }

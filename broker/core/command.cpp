@@ -15,6 +15,7 @@
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/runaway.h"
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
 #include "broker/core/texts.h"
@@ -329,6 +330,7 @@ void share_switch(State& state, Share& share, std::uint32_t to, Actions& out) {
   Gpu& from = *state.gpus[share.gpu];
   vacated_stays(state, *share.tenant);  // it asks for the other GPU from now on
   gangs_settle(state, state.now);
+  debt_leave(state, share, state.now);
   if (share.booked) share_unbook(state, share);
   from.dead_busy_ns += share.busy_ns - share.elsewhere_ns;
   share.elsewhere_ns = share.busy_ns;
@@ -340,6 +342,7 @@ void share_switch(State& state, Share& share, std::uint32_t to, Actions& out) {
     state.gpus[to]->unbooked.push_back(&share);
   else
     share_book(state, share);
+  debt_take(state, share, state.now);
   gangs_reweigh(state);
   windows_refresh(state, from, false, out);
   windows_refresh(state, *state.gpus[to], false, out);

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "broker/core/policy.h"
+#include "broker/core/schedule.h"
 
 namespace sluice::core {
 namespace {
@@ -23,18 +24,17 @@ constexpr Nanos kAheadQuanta = 100;  // how far ahead of them, at most
 /// pause for its turn would overrun again in it.
 constexpr Nanos kPauseQuanta = 10;
 
-/// True if the clock keeps the share's account of overruns: the budget does so for fixed shares,
-/// gang.cpp for gangs.
+/// True if the clock keeps the share's account of overruns: the budget does so for fixed shares.
 bool owes(const Share& share) {
   const Tenant& tenant = *share.tenant;
-  return !tenant.exclusive() && !tenant.gang() && tenant.sm_mode != SmMode::kFixed;
+  return !tenant.exclusive() && tenant.sm_mode != SmMode::kFixed;
 }
 
 /// True if the share competes for the GPU and owes nothing.
 bool rivals(const Policy& policy, const Share& share, Nanos now) {
   const Tenant& tenant = *share.tenant;
   if (share.debt_ns > 0 || tenant.phase == Phase::kRunaway) return false;
-  if (share.on || (tenant.waiting && !share.capped)) return true;
+  if (share.on || (tenant.waiting && tenant_may_run(tenant))) return true;
   return share.left_at > 0 && now - share.left_at < kPauseQuanta * policy.quantum_ns;
 }
 

@@ -266,6 +266,14 @@ void gang_waits(State& state, Tenant& gang) {
   urgent_expect(state, gang);
 }
 
+void gang_released(State& state, Tenant& gang, Nanos now) {
+  // A budget keeps a fixed gang from its GPUs between any two turns.
+  if (gang.sm_mode == SmMode::kFixed || !tenant_may_run(gang)) return;
+  gang_settle(state, gang, now);
+  turn_owed_nothing(gang);
+  urgent_expect(state, gang);
+}
+
 void gangs_settle(State& state, Nanos now) {
   if (state.gangs.empty()) return;
   clock_follow(state, now);

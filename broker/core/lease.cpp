@@ -128,7 +128,10 @@ void overrun_count(State& state, Tenant& tenant, Nanos since, Nanos now) {
 /// The drain is complete: nothing of the tenant is on its GPUs.
 void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   gang_changes(state, tenant, now);
-  if (tenant.phase == Phase::kRunaway) overrun_count(state, tenant, tenant.runaway_at, now);
+  if (tenant.phase == Phase::kRunaway) {
+    overrun_count(state, tenant, tenant.runaway_at, now);
+    state.room_dirty = true;  // its memory can be moved again
+  }
   turn_single_drained(state, tenant, now);
   for (Share& share : tenant.shares) {
     share_account(state, share, now);
@@ -142,6 +145,7 @@ void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   tenant.delays = false;
   runaway_drained(state, tenant, now, out);
   tenant.delayed_ns = 0;
+  tenant.turn_came = false;
   tenant.next_let_at = kNever;
   tenant.let_until = kNever;
   tenant.idle_since = now;
@@ -216,6 +220,10 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
   assert(!tenant.released && "an over tenant is never opened");
   assert(tenant.residence == Residence::kIn && "a tenant that is held is never opened");
   gang_changes(state, tenant, now);
+  if (tenant.phase == Phase::kRunaway) {
+    runaway_turn_came(tenant);
+    state.room_dirty = true;  // its memory can be moved again
+  }
   for (Process& process : tenant.processes) process.active = process.idle = process.drains = 0;
   for (Share& share : tenant.shares) {
     Gpu& gpu = *state.gpus[share.gpu];

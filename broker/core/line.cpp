@@ -5,6 +5,7 @@
 #include <cassert>
 
 #include "broker/core/policy.h"
+#include "broker/core/schedule.h"
 
 namespace sluice::core {
 namespace {
@@ -30,7 +31,9 @@ void heap_leave(Gpu& gpu, Share& share) {
 void cap_look(State& state, const Gpu& gpu, Share& share, Nanos now) {
   const bool was_capped = share.capped;
   share.capped = !policies_may_run(state.policy, gpu, share, now);
-  if (!share.capped && was_capped) policies_woke(state.policy, gpu, share, now);
+  if (share.capped || !was_capped) return;
+  policies_woke(state.policy, gpu, share, now);
+  if (share.tenant->gang()) gang_released(state, *share.tenant, now);
 }
 
 }  // namespace

@@ -13,15 +13,19 @@
 // tenants of the user on that GPU begin with what is left of it. It is not handed over but goes on
 // shrinking by the clock, so that no tenant can be sent ahead to take it away. The price: several
 // tenants that begin at once owe it each. Its virtual time outlives it as well, so that a tenant
-// for each kernel does not begin behind all others each time.
+// for each kernel does not begin behind all others each time, and so does what a gang had beyond
+// its guarantee: a gang for each kernel would be urgent each time. A tenant that is moved ends on
+// the one GPU and begins on the other.
 #include "broker/core/runaway.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "broker/core/line.h"
 #include "broker/core/policy.h"
 #include "broker/core/room.h"
 #include "broker/core/schedule.h"
+#include "broker/core/turn.h"
 
 namespace sluice::core {
 namespace {
@@ -52,11 +56,11 @@ bool delays(const State& state, const Tenant& tenant) {
 }
 
 /// True if a member of the gang waits at a gate: then it may be that for which the other members
-/// spin, and the gang drains once its turn has come again.
+/// spin, and the gang drains once its turn has come again. If it has come, that was not the reason.
 bool locked_out(const Tenant& tenant) {
-  return tenant.gang() && std::ranges::any_of(tenant.processes, [](const Process& p) {
-           return (p.wants & ~p.drains) != 0;
-         });
+  return tenant.gang() && !tenant.turn_came &&
+         std::ranges::any_of(tenant.processes,
+                             [](const Process& p) { return (p.wants & ~p.drains) != 0; });
 }
 
 Nanos limit_of(const State& state, const Tenant& tenant) {
@@ -95,13 +99,19 @@ void undrained_each(const State& state, What what) {
       if (draining(*share->tenant)) what(*share->tenant);
 }
 
-double left_of(const UserDebt& debt, Nanos now) {
+double left_of(const PaidByClock& debt, Nanos now) {
   return std::max(debt.ns - static_cast<double>(now - debt.at) * debt.rate, 0.0);
+}
+
+/// Keeps the larger of what is left of it and `ns`.
+void leave(PaidByClock& debt, double ns, double rate, Nanos now) {
+  if (left_of(debt, now) < ns) debt = {ns, rate, now};
 }
 
 /// Nothing is left of it.
 bool paid(const State& state, std::uint32_t gpu, const UserDebt& debt, Nanos now) {
-  return left_of(debt, now) <= 0 && debt.vtime <= state.gpus[gpu]->vclock;
+  return left_of(debt.overrun, now) <= 0 && left_of(debt.ahead, now) <= 0 &&
+         debt.vtime <= state.gpus[gpu]->vclock;
 }
 
 }  // namespace
@@ -142,6 +152,10 @@ void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (std::erase(state.ending, tenant.id) != 0) unwarn(tenant, RunawayStep::kSpared, now, out);
 }
 
+void runaway_turn_came(Tenant& tenant) {
+  if (!std::exchange(tenant.turn_came, true)) tenant.delayed_ns = 0;
+}
+
 void runaways_judge(State& state) {
   state.any_drains = false;
   undrained_each(state, [&](Tenant& tenant) {
@@ -164,34 +178,35 @@ Nanos runaways_at(const State& state) {
   return at;
 }
 
-void debts_leave(State& state, Tenant& tenant, Nanos now) {
+void debt_leave(State& state, Share& share, Nanos now) {
+  Tenant& tenant = *share.tenant;
   if (tenant.exclusive()) return;
   std::erase_if(state.debts, [&](const auto& entry) {
     return paid(state, entry.first.second, entry.second, now);
   });
-  for (Share& share : tenant.shares) {
-    const Gpu& gpu = *state.gpus[share.gpu];
-    policies_overran(state.policy, gpu, share, static_cast<double>(share.episode_overrun_ns), now);
-    const double owed = policies_owed(state.policy, gpu, share, now);
-    const double vtime = tenant.gang() ? 0 : share.vtime;  // gangs have another order
-    if (owed <= 0 && vtime <= gpu.vclock) continue;
-    UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
-    debt.vtime = std::max(debt.vtime, vtime);
-    if (left_of(debt, now) >= owed) continue;
-    debt.ns = owed;
-    debt.rate = share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu));
-    debt.at = now;
-  }
+  const Gpu& gpu = *state.gpus[share.gpu];
+  const auto overrun = static_cast<double>(std::exchange(share.episode_overrun_ns, 0));
+  policies_overran(state.policy, gpu, share, overrun, now);
+  const double owed = policies_owed(state.policy, gpu, share, now);
+  const double ahead = tenant.gang() ? std::max(-tenant.owed_ns, 0.0) : 0;
+  if (owed <= 0 && ahead <= 0 && share.vtime <= gpu.vclock) return;
+  UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
+  debt.vtime = std::max(debt.vtime, share.vtime);
+  const double part = share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu));
+  leave(debt.overrun, owed, part, now);
+  leave(debt.ahead, ahead, part, now);
 }
 
-void debts_take(State& state, Tenant& tenant, Nanos now) {
-  if (tenant.exclusive()) return;
-  for (Share& share : tenant.shares) {
-    const auto it = state.debts.find({tenant.uid, share.gpu});
-    if (it == state.debts.end()) continue;
-    share.vtime = it->second.vtime;
-    policies_owe(state.policy, *state.gpus[share.gpu], share, left_of(it->second, now), now);
-  }
+void debt_take(State& state, Share& share, Nanos now) {
+  Tenant& tenant = *share.tenant;
+  const auto it = state.debts.find({tenant.uid, share.gpu});
+  if (tenant.exclusive() || it == state.debts.end()) return;
+  const UserDebt& debt = it->second;
+  const Gpu& gpu = *state.gpus[share.gpu];
+  share.vtime = std::max(share.vtime, debt.vtime);
+  const double more = left_of(debt.overrun, now) - policies_owed(state.policy, gpu, share, now);
+  if (more > 0) policies_owe(state.policy, gpu, share, more, now);
+  if (tenant.gang()) turn_begins_ahead(tenant, left_of(debt.ahead, now));
 }
 
 }  // namespace sluice::core

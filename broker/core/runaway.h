@@ -15,6 +15,8 @@ void runaways_decide(State& state, Nanos now, Actions& out);
 void runaways_judge(State& state);
 /// Takes back the warning of a tenant that has drained, if there is one.
 void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out);
+/// Begins the time of a runaway gang anew, once: it is opened again.
+void runaway_turn_came(Tenant& tenant);
 /// When runaways_decide() has something to do next, if nothing happens until then.
 Nanos runaways_at(const State& state);
 /// True if a runaway is on the GPU.
@@ -22,9 +24,9 @@ bool runaway_on(const Gpu& gpu);
 /// Processes of the tenant that have not drained this share.
 std::uint32_t share_undrained(const Share& share);
 
-/// A tenant ends: what its shares owe stays with its user.
-void debts_leave(State& state, Tenant& tenant, Nanos now);
-/// A tenant of the same user is admitted: its shares owe what is left of that.
-void debts_take(State& state, Tenant& tenant, Nanos now);
+/// The share leaves its GPU: what it owes there stays with its user.
+void debt_leave(State& state, Share& share, Nanos now);
+/// The share comes to its GPU: it owes at least what its user's have left there.
+void debt_take(State& state, Share& share, Nanos now);
 
 }  // namespace sluice::core

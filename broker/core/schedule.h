@@ -25,6 +25,8 @@ void gang_changes(State& state, Tenant& gang, Nanos now);
 void gang_waits(State& state, Tenant& gang);
 /// Of a gang's share so much was charged, or given back.
 void gang_charged(State& state, Tenant& gang, double ns);
+/// No debt keeps the waiting gang from its GPUs any more.
+void gang_released(State& state, Tenant& gang, Nanos now);
 /// Before and after weights of any GPU's shares change. What the gangs weigh is taken anew once a
 /// step at most, or before somebody asks: a step may admit many.
 void gangs_settle(State& state, Nanos now);

@@ -179,6 +179,7 @@ struct Tenant {
   Nanos delayed_ns = 0;        // runaway.cpp: others have waited for its drain for so long,
   Nanos delayed_at = 0;        // as of this time,
   bool delays = false;         // and do now
+  bool turn_came = false;      // a gang's, since it ran away
   Nanos end_at = kNever;       // its processes are killed then; set while it is in State::ending
   Nanos next_let_at = kNever;  // closing gang: when to look for members locked out mid-collective
   Nanos let_until = kNever;    // closing gang: end of the window let through
@@ -205,9 +206,10 @@ struct Tenant {
   Nanos retry_at = 0;  // not tried again before
   Nanos in_since = 0;  // kIn, since then
   Nanos out_since = 0;
-  Nanos back_since = 0;  // its place in the queue for room, where it found none; 0 = none
-  Nanos rest_until = 0;  // not to step aside for an exclusive request again before
-  Nanos idle_since = 0;  // closed and drained, since then
+  Nanos back_since = 0;   // its place in the queue for room, where it found none; 0 = none
+  Nanos aside_since = 0;  // it was to step aside for an exclusive request and is not back; 0 = no
+  Nanos rest_until = 0;   // not to step aside for another one before; kNever = first it comes back
+  Nanos idle_since = 0;   // closed and drained, since then
   Nanos hold_since = 0;
   Nanos step_since = 0;     // the present order, or wait for acknowledgements
   Nanos moving_ns = 0;      // under holds, of which:
@@ -390,12 +392,18 @@ struct Sum {
   bool operator==(const Sum&) const = default;
 };
 
-/// GPU time that an ended tenant had overrun and not paid back (runaway.cpp).
-struct UserDebt {
+/// GPU time that the clock pays back.
+struct PaidByClock {
   double ns = 0;
-  double rate = 0;   // paid back per nanosecond
-  Nanos at = 0;      // `ns` is of this time
-  double vtime = 0;  // the furthest of the tenants that have ended
+  double rate = 0;  // paid back per nanosecond
+  Nanos at = 0;     // `ns` is of this time
+};
+
+/// What a user's tenants have left on a GPU (runaway.cpp): the most of each.
+struct UserDebt {
+  PaidByClock overrun;  // and not paid back
+  PaidByClock ahead;    // of gangs: had beyond what they were guaranteed
+  double vtime = 0;
 };
 
 /// A wish for memory on the GPUs, first come first served (room.cpp): of an allocation that waits,

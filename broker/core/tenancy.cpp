@@ -84,7 +84,7 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
   sums_add(state, tenant);
   if (tenant.exclusive()) aside_take(state, tenant, out);
   tenant_book(state, tenant, now);
-  debts_take(state, tenant, now);
+  for (Share& share : tenant.shares) debt_take(state, share, now);
   out.emplace_back(std::move(action));
   lease_introduce(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
@@ -94,7 +94,7 @@ void tenant_admit(State& state, const TenantAsked& ask, Nanos asked_at,
 void tenant_hand_back(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (!tenant.exclusive() || !tenant.charged) return;
   tenant_unbook(state, tenant, now);
-  aside_return(state, tenant, now, out);
+  aside_return(state, tenant, out);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   state.queue_dirty = true;
 }
@@ -114,14 +114,14 @@ void tenant_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
     }
   }
   tenant.waiting = false;
-  debts_leave(state, tenant, now);
+  for (Share& share : tenant.shares) debt_leave(state, share, now);
   if (tenant.charged) tenant_unbook(state, tenant, now);
   for (Share& share : tenant.shares) share_forget(state, share);
   vacated_stays(state, tenant);
   wants_forget(state, tenant);
   stay_forget(state, tenant);
   commands_fail(state, tenant, RefusalCode::kUnknownTenant, "it has ended", now, out);
-  if (tenant.exclusive()) aside_return(state, tenant, now, out);
+  if (tenant.exclusive()) aside_return(state, tenant, out);
   sums_remove(state, tenant);
   for (Share& share : tenant.shares) windows_refresh(state, *state.gpus[share.gpu], false, out);
   assert(state.users[tenant.uid].admitted > 0);

@@ -11,11 +11,11 @@
 // A gang is urgent once it has missed 4 % of what it was guaranteed in two seconds in which it
 // wanted to run, less what it will miss until it has its GPUs, or a burst altogether: then it goes
 // before everything. It has missed what it was guaranteed and not charged. None of that is forgiven
-// while it wants; what it had beyond its guarantee counts within the two seconds, and else for a
-// burst at most. But drains that others waited for are paid back in full before it is urgent again:
-// a gang at 10 % with kernels of 500 ms had 21 %. The worst two seconds begin at the end of a turn.
-// So the account of two seconds is from the least of each part of them: marks taken at any moment
-// hid up to a turn of debt.
+// while it wants, but it misses nothing while a debt (fair.cpp) keeps it out; what it had beyond
+// its guarantee counts within the two seconds, and else for a burst at most. But drains that others
+// waited for are paid back in full before it is urgent again: a gang at 10 % with kernels of 500 ms
+// had 21 %. The worst two seconds begin at the end of a turn. So the account of two seconds is from
+// the least of each part of them: marks taken at any moment hid up to a turn of debt.
 //
 // An urgent gang comes while its GPUs are in the same kernel. Singles begin together when its turn
 // ends. Once some have begun their second kernel, those that end their first one stand idle for
@@ -274,9 +274,19 @@ void turn_resumed(State& state, Tenant& gang, Nanos now) {
   const Nanos left = gang.shares.front().left_at;
   if (now - left <= kLeftQuanta * state.policy.quantum_ns) return;
   gang.turn_left_ns = 0;
+  turn_owed_nothing(gang);
+}
+
+void turn_owed_nothing(Tenant& gang) {
   gang.owed_ns = std::min(gang.owed_ns, 0.0);
-  gang.missed_then.fill(gang.missed_ns);
-  gang.missed_least = gang.missed_ns;
+  gang.missed_ns -= std::max(missed_lately(gang), 0.0);
+  gang.missed_least = std::min(gang.missed_least, gang.missed_ns);
+}
+
+void turn_begins_ahead(Tenant& gang, double ns) {
+  gang.overran_ns = std::max(gang.overran_ns, ns);
+  gang.owed_ns = std::min(gang.owed_ns, -ns);
+  gang.missed_ns = gang.missed_least = gang.owed_ns;
 }
 
 }  // namespace sluice::core

@@ -25,6 +25,11 @@ void turn_charged(Tenant& gang, double ns);
 /// Others have waited so long for one of its shares to drain.
 void turn_overran(Tenant& gang, Nanos ns);
 
+/// A debt, or a long pause, kept it from its GPUs: nothing of that time is owed to it.
+void turn_owed_nothing(Tenant& gang);
+/// A new gang begins with `ns` that its user's gangs had beyond their guarantee.
+void turn_begins_ahead(Tenant& gang, double ns);
+
 /// How long the holder may be idle while others wait before it gives its GPUs back. Others may use
 /// the pauses of a gang where what they have in flight has ended when it wants its GPUs again, and
 /// where it is not behind.

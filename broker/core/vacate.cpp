@@ -31,6 +31,7 @@ bool booked(const Tenant& tenant) {
 void vacate(State& state, Tenant& tenant, Nanos now, Actions& out) {
   gangs_settle(state, now);
   tenant.vacated = true;
+  tenant.aside_since = tenant.rest_until = 0;  // it is out for its own sake now
   for (Share& share : tenant.shares) share_unbook(state, share);
   gangs_reweigh(state);
   windows_of(state, tenant, out);

@@ -144,7 +144,10 @@ void Pages::suspended_store(std::uint32_t suspended) {
     protocol::LeaseEntry& entry = lease_->gpus[gpu];
     if (entry.suspended.load() == suspended) continue;
     entry.suspended.store(suspended);
-    futex_store(entry.hold, entry.hold.load());  // wakes who sleeps on it: it looks at this as well
+    // Wakes who sleeps on it, to look at this as well. A place in line is seen at its next look, if
+    // it is still there.
+    if (suspended == protocol::kSuspendedByCommand || suspended == protocol::kSuspendedIdle)
+      futex_store(entry.hold, entry.hold.load());
   }
 }
 

@@ -49,7 +49,8 @@ struct Job {
   std::vector<std::uint32_t> rooms;
   core::StayNoted stay;   // what the journal has of where its memory is
   bool vacated() const {  // it has left its GPUs to others
-    return (stay.suspended || stay.rests || stay.returns) && (stay.swapped || stay.frozen);
+    const bool for_long = stay.suspended || stay.rests || stay.returns || released;
+    return for_long && (stay.swapped || stay.frozen);
   }
   bool frozen = false;              // in the driver's checkpoint
   std::vector<Nanos> dead_busy_ns;  // per GPU, metered, of processes that are gone

@@ -349,11 +349,13 @@ void ranks_uneven() {
 }
 
 /// One kernel, and the end: the job is started anew by others.
-void one_long() {
-  launch(kernel("k_long"));
+void one(const char* name) {
+  launch(kernel(name));
   (void)cuCtxSynchronize();
   std::_Exit(0);
 }
+void one_long() { one("k_long"); }
+void one_huge() { one("k_huge"); }
 
 /// Copies and fills need no launch; the lease is kept by a kernel now and then.
 void copies() {
@@ -451,6 +453,7 @@ constexpr Pattern kPatterns[] = {{"steady", steady},
                                  {"holds", holds},
                                  {"ranks_uneven", ranks_uneven, true},
                                  {"one_long", one_long},
+                                 {"one_huge", one_huge},
                                  {"copies", copies},
                                  {"fills", fills},
                                  {"hogs_its_turn", hogs_its_turn},

@@ -106,6 +106,66 @@ TEST(Aside, NobodyIsAskedAgainBeforeItHadItsGpuForAsLongAsItWasAway) {
   EXPECT_TRUE(h.held(shared));
 }
 
+// The rest was shorter than the copies: jobs that end at once, one after the other, left another
+// user's job nothing.
+TEST(Aside, TheCopiesAreTimeInWhichItWasAway) {
+  MemoryHarness h(policy_aside());
+  const TenantId shared = h.holder(kGiB);
+  h.step(h.ask(TenantClass::kExclusive));
+  h.pass(2 * kSecond);  // the way out,
+  h.out(shared);
+  const TenantId first = h.one<TenantAdmitted>().tenant;
+  h.step(h.ask(TenantClass::kExclusive));
+  h.step(FounderGone{first});
+  h.look();
+  EXPECT_TRUE(h.held(shared, kHoldIn));
+  h.pass(2 * kSecond);  // and back
+  EXPECT_TRUE(h.held(shared, kHoldIn)) << "it is on its way";
+  h.moved(shared);
+  EXPECT_EQ(h.residence(shared), Residence::kIn);
+  h.pass(4 * kSecond - kMs);
+  EXPECT_EQ(h.residence(shared), Residence::kIn);
+  h.pass(2 * kMs);
+  EXPECT_TRUE(h.held(shared));
+}
+
+TEST(Aside, ARequestThatIsWithdrawnLeavesARestAsWell) {
+  MemoryHarness h(policy_aside());
+  const TenantId shared = h.holder(kGiB);
+  TenantAsked whole = h.ask(TenantClass::kExclusive);
+  h.step(whole);
+  h.ack(shared);
+  h.pass(kSecond);  // on its way out
+  h.step(RequestGone{whole.request});
+  h.moved(shared);
+  h.look();
+  EXPECT_TRUE(h.held(shared, kHoldIn));
+  h.step(h.ask(TenantClass::kExclusive));
+  h.pass(kSecond);
+  h.moved(shared);
+  EXPECT_EQ(h.residence(shared), Residence::kIn) << "first it comes back";
+  h.pass(2 * kSecond - kMs);
+  EXPECT_EQ(h.residence(shared), Residence::kIn);
+  h.pass(2 * kMs);
+  EXPECT_TRUE(h.held(shared));
+}
+
+// With kernels longer than drain_timeout a request waited for the end of its hold, a minute, and
+// again.
+TEST(Aside, ARunawayIsAskedAgainOnceItHasDrained) {
+  MemoryHarness h(policy_aside());
+  const TenantId shared = h.holder(kGiB);
+  h.want(shared);
+  h.step(h.ask(TenantClass::kExclusive));
+  h.pass(3 * kSecond);  // a kernel of it runs
+  EXPECT_EQ(h.residence(shared), Residence::kIn);
+  EXPECT_EQ(h.state().tenants.at(shared)->phase, Phase::kRunaway);
+  h.drain(shared);
+  EXPECT_TRUE(h.held(shared));
+  h.out(shared);
+  EXPECT_THAT(h.all<TenantAdmitted>(), SizeIs(1));
+}
+
 Policy policy_moving() {
   Policy policy = policy_aside();
   policy.exclusive_room = ExclusiveRoom::kMove;

@@ -309,6 +309,52 @@ TEST(Move, ASuspendedTenantChangesItsGpuAndStaysSuspended) {
   EXPECT_EQ(h.residence(tenant), Residence::kIn);
 }
 
+/// The tenant is moved to the other of two GPUs.
+void move_over(MemoryHarness& h, TenantId tenant, std::uint8_t to) {
+  CommandAsked event = h.command(CommandVerb::kMove, tenant);
+  event.gpu = uuid_of(to);
+  h.step(event);
+  h.ack(tenant);
+  h.step(frozen(tenant));
+  h.look();
+  h.step(thawed(tenant));
+  ASSERT_EQ(h.residence(tenant), Residence::kIn);
+}
+
+// A job that overran on one GPU, went to another one and ended there left the first one's jobs with
+// 35 of their 90 %.
+TEST(Move, ADebtStaysOnTheGpuWhereItArose) {
+  MemoryHarness h(policy_swapping(), 2);
+  h.pinned = {uuid_of(1)};
+  h.uid = 2000;
+  const TenantId victim = h.holder(kGiB);
+  h.uid = 1000;
+  const TenantId first = h.holder(64 * kMiB, false);
+  const auto debt = [&](TenantId t) { return h.state().tenants.at(t)->shares[0].debt_ns; };
+  h.want(first);
+  h.want(victim);
+  h.pass(kSecond);
+  h.drain(first);
+  h.step(UsageSeen{first, 0, kSecond});
+  const double owed = debt(first);
+  EXPECT_GT(owed, 0.2e9);
+  move_over(h, first, 2);
+  EXPECT_NEAR(debt(first), owed, 1e6) << "it is no less on the other one";
+  h.end(first);
+  const TenantId next = h.holder(64 * kMiB, false);
+  EXPECT_NEAR(debt(next), owed, 1e6);
+  h.pinned = {uuid_of(2)};
+  h.uid = 1001;
+  EXPECT_EQ(debt(h.holder(64 * kMiB, false)), 0) << "another user owes nothing";
+  h.uid = 1000;
+  const TenantId around = h.holder(64 * kMiB, false);
+  move_over(h, around, 1);
+  EXPECT_NEAR(debt(around), owed, 1e6) << "nor is coming by another one a new beginning";
+  move_over(h, next, 2);
+  move_over(h, next, 1);
+  EXPECT_NEAR(debt(next), owed, 1e6) << "it is owed once";
+}
+
 TEST(Move, IsRefusedWhereItDoesNotFit) {
   MemoryHarness h(policy_swapping(), 2);
   const TenantId tenant = h.holder(2 * kGiB, false);

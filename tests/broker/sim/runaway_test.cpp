@@ -102,6 +102,30 @@ INSTANTIATE_TEST_SUITE_P(Processes, RunawayEnds,
                          ::testing::Values(Endless{"One", 1}, Endless{"Six", 6}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
+/// A gang whose other member waits at its gate for ever is no exception, nor is a fresh one each
+/// time: what it used is paid back.
+TEST(RunawayEnds, AFreshGangForEachEndlessKernelGetsItsShare) {
+  for (const std::uint32_t processes : {2U, 8U}) {
+    Experiment setup = setup_endless(processes, true, 1);
+    for (core::ClassPolicy& c : setup.policy.classes) c.sm = core::SmRule::kAsked;
+    setup.gpus.resize(2);
+    setup.jobs[0].pinned = {0};
+    for (JobSpec& job : setup.jobs) {
+      job.sm_mode = SmMode::kBestEffort;
+      job.sm_percent = 50;
+    }
+    JobSpec& endless = setup.jobs[1];
+    endless.gpu_count = 2;
+    endless.endless_at = 0;
+    endless.rank_kernel_ns = {3600 * kSecond, 20'000};
+    const Result result = simulate(setup);
+    const double contexts = processes / 2.0;
+    const double unpaid = Overrun(setup, contexts).used_s / seconds(setup.duration_ns);
+    EXPECT_GE(part_of(result, "batch-90", setup), 0.97 * 0.50 - unpaid) << processes;
+    EXPECT_GE(runaways(result, "endless"), 5U) << processes << ": it has its share";
+  }
+}
+
 /// The formula for `report`: the hardware divides the time between the neighbour and the kernels.
 TEST(RunawayReport, LeavesTheNeighbourOnePartOfTheContexts) {
   for (const std::uint32_t processes : {1U, 6U}) {

@@ -249,5 +249,86 @@ TEST(Share, AFreshJobForEachKernelIsNoNewBeginning) {
   }
 }
 
+/// Beside a lasting job on the first of two GPUs: a gang that ends after one kernel there, and is
+/// started anew at once.
+Experiment setup_fresh_gang(std::uint32_t percent, Nanos kernel_ns) {
+  Experiment setup = setup_shares({100 - percent, percent}, 1);
+  for (core::ClassPolicy& c : setup.policy.classes) c.sm = core::SmRule::kAsked;
+  setup.gpus.resize(2);
+  setup.duration_ns = 30 * kSecond;
+  setup.jobs[0].pinned = {0};
+  setup.jobs[0].kernel_jitter = 0;
+  JobSpec& fresh = setup.jobs[1];
+  fresh.uid = 2000;
+  fresh.gpu_count = fresh.processes = 2;
+  fresh.rank_kernel_ns = {kernel_ns, 20'000};
+  fresh.kernel_jitter = 0;
+  fresh.tasks = 1;
+  fresh.again = true;
+  return setup;
+}
+
+/// Of a GPU on which a guaranteed gang does nothing four fifths count as used, so the gang may have
+/// a ninth more of the other one (usage.cpp).
+TEST(Share, AFreshGangForEachKernelIsNoNewBeginning) {
+  for (const std::uint32_t percent : {10U, 50U}) {
+    for (const Nanos kernel_ns : {20 * kMs, 70 * kMs, 100 * kMs, 250 * kMs, 700 * kMs}) {
+      for (const auto& [weight, mode] :
+           {std::pair{false, SmMode::kBestEffort}, std::pair{true, SmMode::kBestEffort},
+            std::pair{false, SmMode::kFixed}}) {
+        for (const std::uint32_t at_once : {1U, 2U}) {
+          Experiment setup = setup_fresh_gang(percent, kernel_ns);
+          setup.jobs[1].sm_weight = weight;
+          setup.jobs[1].sm_mode = mode;
+          setup.jobs[1].sm_percent = percent / at_once;
+          if (at_once == 2) setup.jobs.push_back(setup.jobs[1]);
+          const Result result = simulate(setup);
+          const double first =
+              at_once * static_cast<double>(kernel_ns) / static_cast<double>(setup.duration_ns);
+          EXPECT_GE(share(result.jobs[0], setup), 0.99 - percent / 90.0 - first)
+              << percent << " %, " << at_once << " with kernels of " << kernel_ns / kMs
+              << " ms, weight " << weight << ", mode " << static_cast<int>(mode);
+          EXPECT_GE(static_cast<double>(result.gpu_busy_ns[0]),
+                    0.9 * static_cast<double>(setup.duration_ns))
+              << "the fresh gangs have the rest";
+        }
+      }
+    }
+  }
+}
+
+/// Nor is a pause of a gang that lasts.
+TEST(Share, AGangsPauseIsNoNewBeginning) {
+  for (const Nanos kernel_ns : {70 * kMs, 700 * kMs}) {
+    Experiment setup = setup_fresh_gang(10, kernel_ns);
+    JobSpec& gang = setup.jobs[1];
+    gang.again = false;
+    gang.tasks = 0;
+    gang.behaviour = Behaviour::kBursts;
+    gang.kernels = 1;
+    gang.think_ns = 150 * kMs;
+    const Result result = simulate(setup);
+    const double first = static_cast<double>(kernel_ns) / static_cast<double>(setup.duration_ns);
+    EXPECT_GE(share(result.jobs[0], setup), 0.95 * 0.90 - first) << kernel_ns / kMs;
+  }
+}
+
+/// The user's jobs on that GPU in other shapes owe it as well.
+TEST(Share, AnotherShapeIsNoNewBeginning) {
+  for (const Nanos kernel_ns : {70 * kMs, 700 * kMs}) {
+    Experiment setup = setup_fresh_gang(25, kernel_ns);
+    setup.jobs[0].sm_percent = 50;
+    JobSpec single = setup.jobs[1];
+    single.gpu_count = single.processes = 1;
+    single.pinned = {0};
+    single.tenant_class = TenantClass::kDebug;
+    setup.jobs.push_back(single);
+    const Result result = simulate(setup);
+    const double first =
+        2 * static_cast<double>(kernel_ns) / static_cast<double>(setup.duration_ns);
+    EXPECT_GE(share(result.jobs[0], setup), 0.95 * 0.50 - first) << kernel_ns / kMs;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::sim
