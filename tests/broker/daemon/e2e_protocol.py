@@ -61,7 +61,7 @@ class Malformed(BrokerTest):
             (self.client(self.server), b"x", MALFORMED),
             (self.client(self.server), message(99), MALFORMED),
             (self.client(self.server), message(0), MALFORMED),
-            (self.client(self.server), message(ADMIT, version=9), OTHER_VERSION),
+            (self.client(self.server), message(ADMIT, version=VERSION + 1), OTHER_VERSION),
             (order, admit(1 * GIB), MALFORMED),
             (self.client(self.server), admit(5 * GIB), TOO_LARGE),
             (self.client(self.server), admit(1 * GIB, flags=NO_WAIT), NO_ROOM),
@@ -76,11 +76,11 @@ class Malformed(BrokerTest):
 
     def test_another_version_is_told_both_versions(self):
         client = self.client(self.server)
-        reply = client.ask(message(ADMIT, b"?" * 100, request=77, version=9))
+        reply = client.ask(message(ADMIT, b"?" * 100, request=77, version=VERSION + 1))
         self.assert_refused(reply, OTHER_VERSION)
         self.assertEqual(reply.request, 77)
         self.assertIn(f"version {VERSION}", reply.text)
-        self.assertIn("version 9", reply.text)
+        self.assertIn(f"version {VERSION + 1}", reply.text)
         self.assertIsNone(client.receive())
 
     def test_descriptors_are_refused_and_do_not_pile_up(self):
