@@ -49,8 +49,8 @@ void link_origin_keep();
 /// True when the process was started in a job: SLUICE_TENANT was set, or a family says so
 /// (family_adopt).
 bool link_has_tenant();
-/// The first variable of the environment whose name begins as Sluice's do and means nothing; nullptr
-/// if there is none, or the process is of a job. It ends at its '='.
+/// The first variable of the environment whose name begins as Sluice's do and means nothing;
+/// nullptr if there is none, or the process is of a job. It ends at its '='.
 const char* link_unknown_variable();
 /// The tenant of that job. False: there is none, or SLUICE_TENANT is wrong.
 bool link_tenant(protocol::TenantId* tenant, protocol::JoinKey* key);
