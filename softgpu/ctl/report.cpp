@@ -44,22 +44,18 @@ std::string elsewhere_text(const Snapshot::Process& process) {
 
 const char* json_bool(bool value) { return value ? "true" : "false"; }
 
-/// A directory that was named and is not there is mistyped; the default one is made by the first
-/// program that uses a GPU.
-bool mistyped(const std::string& directory) {
-  return directory != device::settings_directory_own() && access(directory.c_str(), F_OK) != 0;
-}
-
-/// An empty directory is said and is no error.
+/// Where there are no GPUs, that is said and is no error: the first program that uses one makes
+/// them, and the directory.
 bool devices_look(const Options& options, std::vector<Device>& devices, int& status) {
   std::string error;
   if (devices_find(options, devices, error)) return true;
   std::string fault;
   const bool empty = options.values.empty() &&
                      device::directory_look(options.directory, fault).empty() && fault.empty();
-  if (empty && mistyped(options.directory)) error = "there is no directory " + options.directory;
+  if (empty && access(options.directory.c_str(), F_OK) != 0)
+    error = "there is no directory " + options.directory;
   status = fail(error);
-  return empty && !mistyped(options.directory);
+  return empty;
 }
 
 void account_json(const Snapshot::Process& process, bool first) {

@@ -105,7 +105,7 @@ TEST_F(Control, ThatThereAreNoGpusIsSaid) {
   std::string said;
   EXPECT_EQ(look(own, &said), 0);
   EXPECT_THAT(said, ::testing::HasSubstr("no software GPU in " + own));
-  EXPECT_EQ(look(own + "/nosuch", &said), 1);
+  EXPECT_EQ(look(own + "/nosuch", &said), 0) << "a program may be about to make it";
   EXPECT_THAT(said, ::testing::HasSubstr("there is no directory " + own + "/nosuch"));
 }
 
