@@ -54,6 +54,7 @@ bool devices_look(const Options& options, std::vector<Device>& devices, int& sta
                      device::directory_look(options.directory, fault).empty() && fault.empty();
   if (empty && access(options.directory.c_str(), F_OK) != 0)
     error = "there is no directory " + options.directory;
+  if (empty && options.json) return true;  // its empty list says so
   status = fail(error);
   return empty;
 }
