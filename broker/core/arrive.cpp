@@ -10,6 +10,7 @@
 #include "broker/core/aside.h"
 #include "broker/core/command.h"
 #include "broker/core/hold.h"
+#include "broker/core/leaving.h"
 #include "broker/core/memory.h"
 #include "broker/core/schedule.h"
 
@@ -87,7 +88,7 @@ void stay_note(const Tenant& tenant, Actions& out) {
   action.tenant = tenant.id;
   action.suspended = tenant.suspended;
   action.rests = tenant.rests;
-  action.returns = tenant.vacated && !tenant.suspended && !tenant.rests;
+  action.returns = tenant.vacated && !stays_away(tenant);
   action.swapped = out_now && tenant.swap;
   action.frozen = frozen;
   action.out = tenant.residence == Residence::kOut;

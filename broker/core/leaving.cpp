@@ -14,6 +14,10 @@ bool stay_out_wanted(const Tenant& tenant) {
          tenant.steps_aside || tenant_aside_by(tenant) != 0 || tenant.move_to != kNoGpu;
 }
 
+bool stays_away(const Tenant& tenant) {
+  return tenant.suspended || tenant.rests || tenant.released;
+}
+
 bool stay_back_wanted(const State& state, const Tenant& tenant) {
   if (tenant.residence != Residence::kOut || stay_out_wanted(tenant)) return false;
   if (tenant.restored && tenant.processes.empty()) return false;  // they have yet to come

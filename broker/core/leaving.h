@@ -8,9 +8,12 @@ namespace sluice::core {
 
 /// Is there a reason for the tenant's memory to be out, or to go out?
 bool stay_out_wanted(const Tenant& tenant);
-/// Is it out, with nothing that keeps it there, and wanted back by a process or by the core?
+/// Once it is out it stays so, and its promises leave the books (vacate.cpp): suspended by command,
+/// idle, or released.
+bool stays_away(const Tenant& tenant);
 /// Does a thread of it wait for its GPUs, or for memory of them?
 bool stay_wants(const State& state, const Tenant& tenant);
+/// Is it out, with nothing that keeps it there, and wanted back by a process or by the core?
 bool stay_back_wanted(const State& state, const Tenant& tenant);
 /// By the driver's checkpoint, not by swap.
 bool stay_freezes(const Tenant& tenant);

@@ -10,6 +10,7 @@
 
 #include "broker/core/aside.h"
 #include "broker/core/lease.h"
+#include "broker/core/leaving.h"
 #include "broker/core/limits.h"
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
@@ -97,7 +98,7 @@ std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
   tenant->suspended = event.suspended && shared;
   // A program in the driver's checkpoint cannot say that it wants its GPUs.
   tenant->rests = event.rests && shared && !event.frozen;
-  const bool left = event.suspended || event.rests || event.returns;
+  const bool left = stays_away(*tenant) || event.rests || event.returns;
   tenant->vacated = left && shared && (event.swapped || event.frozen);
   tenant->frozen = event.frozen;
   tenant->due_back = !tenant->suspended && !tenant->rests;

@@ -106,8 +106,8 @@ bool allocation_serve(State& state, Want& want, Tenant& tenant, std::vector<bool
   return true;
 }
 
-/// Who is in the driver's checkpoint need not answer: its calls return once it is back, and until
-/// then it does nothing that the answers are for.
+/// A process in the driver's checkpoint need not answer: its calls return once it is back, and
+/// until then it does nothing that the answers are for.
 bool answers_pending(const Tenant& tenant) {
   return !tenant.frozen && std::ranges::any_of(tenant.processes, [](const Process& p) {
     return (p.acks | p.moves) != 0;

@@ -35,7 +35,6 @@ void vacate(State& state, Tenant& tenant, Nanos now, Actions& out) {
   for (Share& share : tenant.shares) share_unbook(state, share);
   gangs_reweigh(state);
   windows_of(state, tenant, out);
-  stay_note(tenant, out);  // a broker after this one books it no more, either
   state.queue_dirty = true;
 }
 
@@ -61,7 +60,7 @@ void rest_look(const State& state, Tenant& tenant) {
 }
 
 void vacate_look(State& state, Tenant& tenant, Nanos now, Actions& out) {
-  const bool stays = tenant.suspended || tenant.rests || tenant.released;
+  const bool stays = stays_away(tenant);
   if (stays && !tenant.vacated && tenant.charged && booked(tenant)) vacate(state, tenant, now, out);
   if (!stays && tenant.vacated) queue_return(state, vacated_ask(state, tenant), now);
 }

@@ -53,8 +53,8 @@ TEST(Suspend, GoesThroughTheCheckpointWhereMemoryCannotBeSwapped) {
   EXPECT_EQ(h.host_bytes(), 2 * kGiB);
   h.step(frozen(tenant));
   EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
-  EXPECT_TRUE(h.all<StayNoted>().back().frozen);
-  EXPECT_TRUE(h.all<StayNoted>().back().out);
+  EXPECT_TRUE(h.one<StayNoted>().frozen);
+  EXPECT_TRUE(h.one<StayNoted>().out);
   EXPECT_EQ(promised(h, 0), 0U) << "what it was promised is free";
   h.step(h.command(CommandVerb::kResume, tenant));
   h.look();

@@ -46,6 +46,18 @@ TEST(Restore, KeepsNumberPromiseAndGpu) {
   EXPECT_FALSE(h.open(41)) << "a lease is asked for anew";
 }
 
+TEST(Restore, AReleasedJobThatIsOutNeedsNoRoom) {
+  Harness h;
+  h.step(restored(40, 4 * kGiB));
+  TenantRestored event = restored(41);
+  event.swap = event.swapped = event.released = true;
+  h.step(event);
+  const View view = state_view(h.state(), h.now);
+  ASSERT_EQ(view.tenants.size(), 2U);
+  EXPECT_EQ(view.tenant_gpus[1].memory_min_bytes, kGiB) << "it lost nothing to the other";
+  EXPECT_EQ(view.gpus[0].promised_bytes, 4 * kGiB);
+}
+
 TEST(Restore, NobodyIsAdmittedIntoItsMemory) {
   Harness h;
   h.step(restored(3, 3 * kGiB));
