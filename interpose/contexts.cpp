@@ -63,7 +63,7 @@ static ContextRecord* context_make(CUcontext context, int device) {
   if (fresh) contexts.publish();
   activity_begin(device);
   store_release(made->life, kContextAlive);
-  local_context_made();  // again: who ended the flag meanwhile did not find the context
+  local_context_made();  // again: a thread that ended the flag meanwhile did not find it
   return made;
 }
 

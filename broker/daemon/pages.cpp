@@ -144,8 +144,8 @@ void Pages::suspended_store(std::uint32_t suspended) {
     protocol::LeaseEntry& entry = lease_->gpus[gpu];
     if (entry.suspended.load() == suspended) continue;
     entry.suspended.store(suspended);
-    // Wakes who sleeps on it, to look at this as well. A place in line is seen at its next look, if
-    // it is still there.
+    // Wakes the threads that sleep on it: the helper looks at this as well. It sees a place in line
+    // at its next look, if the job still has one then.
     if (suspended == protocol::kSuspendedByCommand || suspended == protocol::kSuspendedIdle)
       futex_store(entry.hold, entry.hold.load());
   }

@@ -80,8 +80,8 @@ std::uint32_t broker_pid(const std::string& socket) {
   socklen_t size = sizeof peer;
   const bool good = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
   close(fd);
-  // Who opened the listener: with socket activation the init process, whose children are no
-  // helpers.
+  // The process that opened the listener. With socket activation that is the init process, and its
+  // children are no helpers of the broker.
   return good && peer.pid != 1 ? static_cast<std::uint32_t>(peer.pid) : 0;
 }
 
@@ -197,7 +197,8 @@ class BypassWatch {
     }
   }
 
-  /// Who was seen since the last look, and who is known from before, by the sources alone.
+  /// Processes that were seen since the last look, and those known from before, by the sources
+  /// alone.
   std::map<ProcessName, Seen> gather() {
     std::map<ProcessName, Seen> out;
     early_gather();
@@ -261,7 +262,7 @@ class BypassWatch {
   HeldScan held_;
   std::size_t held_most_ = kHeldFirst;
   ListedProcesses listed_;
-  std::map<ProcessName, std::set<FoundBy>> early_;  // since somebody was judged last
+  std::map<ProcessName, std::set<FoundBy>> early_;  // since the last verdict
   std::string last_error_;
   int last_write_ = 0;
   std::uint64_t broker_started_ns_ = 0, judge_from_ns_ = 0;

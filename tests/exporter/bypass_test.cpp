@@ -327,7 +327,7 @@ TEST(BypassProcesses, AreKnownByMoreThanTheirNumber) {
   EXPECT_THAT(found->program, HasSubstr("exporter_tests"));
   ProcessName stranger = found->process;
   ++stranger.start_ticks;
-  EXPECT_FALSE(process_describe(stranger)) << "what was seen of another speaks against nobody";
+  EXPECT_FALSE(process_describe(stranger)) << "what was seen of another process does not count";
   EXPECT_EQ(process_signal(stranger, SIGKILL), ESRCH);
   EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it lives";
   EXPECT_EQ(process_signal(found->process, SIGKILL), 0);

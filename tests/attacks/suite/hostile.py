@@ -440,7 +440,7 @@ def memory_notes(self):
 
 
 def moves_unordered(self):
-    """Answers to orders that nobody gave, from a process in each of its jobs, as fast as the broker reads them."""
+    """Answers to orders that were not given, from a process in each of its jobs, as fast as the broker reads them."""
     shims = []
     for _ in range(60):
         shim, _ = self.registered(memory=48 * MIB)
