@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kHeartbeat_ns = 250'000'000;  // the protocol asks for one a second at least
 // Clients that always have something to say cannot keep a real-time broker from sleeping: after at
 // most twice this and one handler it does, far below what the kernel allows (main.cpp). Other
-// programs then have a tenth of its processor, and a lease waits for a millisecond at most.
+// programs have its processor then, and a lease waits for a millisecond at most.
 constexpr std::int64_t kRestAfter_ns = 5'000'000;
 constexpr std::int64_t kRest_ns = 1'000'000;
 // A broker that was started for somebody waits this long for him to come at all.
