@@ -96,6 +96,7 @@ class Launcher {
       deadline_keep();
       state_show();
     }
+    state_show();  // of a job that ended between two looks
     return finish();
   }
 
