@@ -1,6 +1,8 @@
 // Parsing by hand: few options, and every mistake has its own sentence.
 #include "exporter/options.h"
 
+#include "config/reader/keys.h"
+
 namespace sluice::exporter {
 namespace {
 
@@ -23,6 +25,13 @@ constexpr Switch kSwitches[] = {{"--no-bpf", &Options::bpf, false},
                                 {"--help", &Options::help, true},
                                 {"-h", &Options::help, true},
                                 {"--version", &Options::version, true}};
+
+std::vector<std::string> names() {
+  std::vector<std::string> out;
+  for (const Switch& option : kSwitches) out.emplace_back(option.name);
+  for (const WithValue& option : kWithValue) out.emplace_back(option.name);
+  return out;
+}
 
 }  // namespace
 
@@ -52,7 +61,8 @@ std::optional<Options> options_parse(const std::vector<std::string>& arguments,
       }
     }
     if (!known) {
-      *error = "unknown argument '" + argument + "'; --help lists the known ones";
+      *error = "unknown argument '" + argument + "'" + config::nearest_question(argument, names()) +
+               "; --help lists the known ones";
       return std::nullopt;
     }
   }

@@ -13,9 +13,9 @@
 #include "broker/cli/admission.h"
 #include "broker/cli/signals.h"
 #include "broker/cli/status.h"
-#include "broker/cli/suggest.h"
 #include "broker/protocol/gpu_index.h"
 #include "config/reader/config.h"
+#include "config/reader/keys.h"
 
 namespace sluice::cli {
 namespace {
@@ -154,7 +154,7 @@ const protocol::SnapshotTenant* tenant_named(const Snapshot& snapshot, const std
     return nullptr;
   }
   if (found.empty()) {
-    const std::string near = suggest(text, names);
+    const std::string near = config::word_nearest(text, names);
     *error = "there is no job '" + text + "'; " +
              (near.empty() ? "" : "did you mean '" + near + "'? ") +
              "sluice status lists their numbers and names";

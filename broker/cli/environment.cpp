@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "broker/cli/paths.h"
-#include "broker/cli/suggest.h"
 #include "broker/devices/uuid.h"
 #include "broker/protocol/tenant_limits.h"
 #include "broker/protocol/wire.h"
+#include "config/reader/keys.h"
 
 namespace sluice::cli {
 namespace {
@@ -114,7 +114,7 @@ std::vector<std::string> environment_unknown(const Environment& environment) {
   for (auto at = environment.lower_bound(std::string(kPrefix));
        at != environment.end() && at->first.starts_with(kPrefix); ++at) {
     if (std::ranges::find(known, at->first) != known.end()) continue;
-    const std::string near = suggest(at->first, known);
+    const std::string near = config::word_nearest(at->first, known);
     lines.push_back(
         "the variable " + at->first + " means nothing to Sluice; " +
         (near.empty() ? "sluice run --help names those that do" : "did you mean " + near + "?"));

@@ -13,8 +13,8 @@
 #include "broker/cli/paths.h"
 #include "broker/cli/run.h"
 #include "broker/cli/status.h"
-#include "broker/cli/suggest.h"
 #include "cmake/standard_streams.h"
+#include "config/reader/keys.h"
 
 namespace {
 
@@ -51,7 +51,7 @@ int lab_exec(char** arguments) { return sibling_exec("sluice-lab", "trainer", ar
 int why_exec(char** arguments) { return sibling_exec("sluice-why", "exporter", arguments); }
 
 int unknown(const std::string& word) {
-  const std::string near = suggest(word, kCommands);
+  const std::string near = sluice::config::word_nearest(word, kCommands);
   const std::string question = near.empty() ? "" : " did you mean '" + near + "'?";
   std::fprintf(stderr, "sluice: there is no command '%s';%s sluice help lists them\n", word.c_str(),
                question.c_str());

@@ -10,9 +10,9 @@
 
 #include "broker/cli/command.h"
 #include "broker/cli/help.h"
-#include "broker/cli/suggest.h"
 #include "config/reader/command_line_fault.h"
 #include "config/reader/config.h"
+#include "config/reader/keys.h"
 
 namespace sluice::cli {
 namespace {
@@ -153,7 +153,7 @@ std::string nearest_option(const CLI::App& app, const std::string& wrong) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
-  return suggest(wrong.substr(0, wrong.find('=')), known);
+  return config::word_nearest(wrong.substr(0, wrong.find('=')), known);
 }
 
 /// What was meant by a word that is no option of the command, or that is one word too many.
@@ -337,7 +337,7 @@ Parsed options_parse(const std::vector<std::string>& arguments, ConfigOptions* o
   const std::string action = words.empty() ? "" : words.front();
   std::string fault;
   if (action != "check" && action != "show") {
-    const std::string near = action.empty() ? "" : suggest(action, {"check", "show"});
+    const std::string near = action.empty() ? "" : config::word_nearest(action, {"check", "show"});
     fault = "config takes check or show, and a file";
     if (!action.empty()) fault += ", not '" + action + "'";
     if (!near.empty()) fault += "; did you mean " + near + "?";

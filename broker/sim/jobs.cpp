@@ -18,16 +18,18 @@ constexpr Nanos kSyncHostNs = 5 * kMicro;
 
 [[noreturn]] void refuse(const std::string& text) { throw std::runtime_error(text); }
 
-/// A whole number from 1 to `most`.
+/// Returns the whole number `key`, from `least` to `most`.
 std::uint32_t number(const json& job, const char* key, std::uint32_t most,
-                     std::optional<std::uint32_t> otherwise = std::nullopt) {
+                     std::optional<std::uint32_t> otherwise = std::nullopt,
+                     std::uint32_t least = 1) {
   const auto found = job.find(key);
   if (found == job.end()) {
     if (!otherwise) refuse(std::string(key) + " is missing");
     return *otherwise;
   }
-  if (!found->is_number_integer() || *found < 1 || *found > most)
-    refuse(std::string(key) + " is a whole number from 1 to " + std::to_string(most));
+  if (!found->is_number_integer() || *found < least || *found > most)
+    refuse(std::string(key) + " is a whole number from " + std::to_string(least) + " to " +
+           std::to_string(most));
   return found->get<std::uint32_t>();
 }
 
@@ -44,10 +46,24 @@ Value named(const json& job, const char* key, const std::map<std::string, Value>
 
 constexpr std::uint32_t kTimeMostUs = 600'000'000;
 constexpr std::uint32_t kKernelsMost = 10'000;
+constexpr std::uint32_t kGpusMost = 64;
+constexpr std::uint32_t kWindowMostMs = 600'000;
 
-Nanos time_of(const json& job, const char* key) { return number(job, key, kTimeMostUs) * kMicro; }
+Nanos time_of(const json& job, const char* key,
+              std::optional<std::uint32_t> otherwise = std::nullopt) {
+  return number(job, key, kTimeMostUs, otherwise, otherwise == 0 ? 0 : 1) * kMicro;
+}
 
-void program_read(const json& job, JobSpec& out) {
+/// A gang: one process on each of its GPUs.
+void training_read(const json& job, std::uint32_t gpus, JobSpec& out) {
+  out.behaviour = Behaviour::kTraining;
+  out.gpu_count = number(job, "gpus", gpus, gpus);
+  out.kernels = number(job, "kernels", kKernelsMost, 10);
+  out.communication_ns = time_of(job, "collective_us", 500);
+  out.collective_host_ns = time_of(job, "host_us", 0);
+}
+
+void program_read(const json& job, std::uint32_t gpus, JobSpec& out) {
   const auto program = job.value("program", std::string());
   out.kernel_ns = time_of(job, "kernel_us");
   if (program == "loop") {
@@ -66,12 +82,14 @@ void program_read(const json& job, JobSpec& out) {
     out.behaviour = Behaviour::kRequests;
     out.kernels = out.queue_depth = number(job, "kernels", kKernelsMost, 10);
     out.rate_hz = 1e9 / static_cast<double>(time_of(job, "gap_us"));
+  } else if (program == "training") {
+    training_read(job, gpus, out);
   } else {
-    refuse("program is one of bursts, graphs, loop, requests, sync");
+    refuse("program is one of bursts, graphs, loop, requests, sync, training");
   }
 }
 
-JobSpec job_read(const json& job) {
+JobSpec job_read(const json& job, std::uint32_t gpus) {
   if (!job.is_object()) refuse("it is no object");
   JobSpec out;
   out.name = job.value("name", std::string("job"));
@@ -85,7 +103,11 @@ JobSpec job_read(const json& job) {
       job, "mode",
       {{"best-effort", SmMode::kBestEffort}, {"equal", SmMode::kEqual}, {"fixed", SmMode::kFixed}},
       "best-effort");
-  program_read(job, out);
+  program_read(job, gpus, out);
+  out.sm_weight = job.value("weight", false);
+  out.kernel_jitter = number(job, "jitter_percent", 100, 0, 0) / 100.0;
+  if (job.contains("gpu")) out.pinned = {number(job, "gpu", gpus - 1, std::nullopt, 0)};
+  if (out.gpu_count > 1 && !out.pinned.empty()) refuse("gpu is for programs on one GPU");
   return out;
 }
 
@@ -94,17 +116,21 @@ Experiment experiment_read(const json& text, std::uint64_t seed) {
   if (jobs == text.end() || !jobs->is_array() || jobs->empty()) refuse("it has no list \"jobs\"");
   Experiment setup;
   setup.seed = seed;
+  setup.gpus.resize(number(text, "gpus", kGpusMost, 1));
+  setup.window_ns = Nanos{number(text, "window_ms", kWindowMostMs, 1000)} * 1000 * kMicro;
   setup.policy = policy_usual();
   for (core::ClassPolicy& policy : setup.policy.classes) policy.sm = core::SmRule::kAsked;
   for (const TenantClass narrow : {TenantClass::kBatch, TenantClass::kDebug})
     setup.policy.classes[static_cast<std::size_t>(narrow)].window_ns = kWindowDefaultNs;
   for (std::size_t i = 0; i < jobs->size(); ++i) {
     try {
-      setup.jobs.push_back(job_read((*jobs)[i]));
+      setup.jobs.push_back(job_read((*jobs)[i], static_cast<std::uint32_t>(setup.gpus.size())));
     } catch (const std::exception& problem) {
       refuse("job " + std::to_string(i + 1) + ": " + problem.what());
     }
   }
+  if (text.value("busy_host", false))
+    for (JobSpec& job : setup.jobs) job.busy_host = true;
   return setup;
 }
 

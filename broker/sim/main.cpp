@@ -1,11 +1,13 @@
 // sluice-sim: runs one named scenario of the simulator, or jobs of a file, and prints what came of
 // it.
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "broker/sim/jobs.h"
 #include "broker/sim/packing.h"
@@ -27,12 +29,17 @@ void usage_print() {
       "gives the same run.\n"
       "\n"
       "  --scenario NAME  what to run (default shares-50-50); see below\n"
-      "  --jobs FILE      jobs of your own on one GPU, as JSON: {\"jobs\": [{\"name\": \"serve\",\n"
+      "  --jobs FILE      jobs of your own, as JSON: {\"jobs\": [{\"name\": \"serve\",\n"
       "                   \"class\": \"inference\", \"percent\": 40, \"program\": \"requests\",\n"
       "                   \"kernel_us\": 1000, \"kernels\": 10, \"gap_us\": 30000}, {\"percent\": "
       "30,\n"
       "                   \"program\": \"loop\", \"kernel_us\": 5000}]}. Other programs: bursts\n"
-      "                   (kernels, pause_us), graphs (kernels), sync\n"
+      "                   (kernels, pause_us), graphs (kernels), sync, and training (gpus, "
+      "kernels,\n"
+      "                   collective_us, host_us), a gang. Other keys of a job: \"weight\": true,\n"
+      "                   \"gpu\": INDEX, \"jitter_percent\"; beside \"jobs\": \"gpus\", "
+      "\"window_ms\",\n"
+      "                   \"busy_host\": true\n"
       "  --seed N         seed of everything random (default 1)\n"
       "  --seconds S      length of virtual time instead of the scenario's own\n"
       "  --json           JSON instead of a table\n"
@@ -54,7 +61,7 @@ void usage_print() {
 }
 
 struct Options {
-  std::string scenario = "shares-50-50";
+  std::string scenario;
   std::uint64_t seed = 1;
   std::uint64_t seconds = 0;
   std::uint64_t quantum_ms = 0;
@@ -111,10 +118,14 @@ int packing_print(const Options& options) {
   return 0;
 }
 
+std::string scenario_name(const Options& options) {
+  return options.scenario.empty() ? "shares-50-50" : options.scenario;
+}
+
 /// What is to be run; null = it was said what is wrong.
 std::optional<sluice::sim::Experiment> experiment_of(const Options& options) {
   if (options.jobs.empty()) {
-    auto setup = sluice::sim::scenario_make(options.scenario, options.seed);
+    auto setup = sluice::sim::scenario_make(scenario_name(options), options.seed);
     if (!setup)
       fail("there is no scenario '" + options.scenario + "'; sluice-sim --help lists them");
     return setup;
@@ -128,6 +139,11 @@ std::optional<sluice::sim::Experiment> experiment_of(const Options& options) {
     fail(options.jobs + ": " + error + "; sluice-sim --help shows one");
   return setup;
 }
+
+/// Those that take a value.
+constexpr std::string_view kOptions[] = {"--scenario", "--seed",    "--seconds", "--quantum",
+                                         "--policy",   "--sm-mode", "--pods",    "--jobs",
+                                         "--gpus",     "--runs"};
 
 /// 0 = go on.
 int options_parse(int argc, char** argv, Options* options) {
@@ -145,9 +161,7 @@ int options_parse(int argc, char** argv, Options* options) {
       options->shares = true;
       continue;
     }
-    const bool known = word == "--scenario" || word == "--seed" || word == "--seconds" ||
-                       word == "--quantum" || word == "--policy" || word == "--sm-mode" ||
-                       word == "--pods" || word == "--jobs" || word == "--gpus" || word == "--runs";
+    const bool known = std::ranges::find(kOptions, word) != std::end(kOptions);
     if (!known) return fail("there is no option " + std::string(word) + "; see sluice-sim --help");
     if (i + 1 == argc) return fail(std::string(word) + " needs a value; see sluice-sim --help");
     const std::string_view value = argv[++i];
@@ -181,6 +195,9 @@ int main(int argc, char** argv) {
     usage_print();
     return 0;
   }
+  if (options.shares + !options.scenario.empty() + !options.jobs.empty() + !options.pods.empty() >
+      1)
+    return fail("--scenario, --jobs, --shares and --pods exclude each other");
   if (options.shares) {
     const auto mode = options.mode.value_or(sluice::core::SmMode::kBestEffort);
     const auto order = options.order.value_or(sluice::core::Order::kFair);
@@ -202,7 +219,7 @@ int main(int argc, char** argv) {
   if (options.seconds > 0)
     setup->duration_ns = static_cast<sluice::sim::Nanos>(options.seconds) * 1'000'000'000;
   const sluice::sim::Result result = sluice::sim::simulate(*setup);
-  const std::string& name = options.jobs.empty() ? options.scenario : options.jobs;
+  const std::string name = options.jobs.empty() ? scenario_name(options) : options.jobs;
   const sluice::sim::ReportHead head{name, options.seed, setup->duration_ns};
   const std::string text = options.json ? report_json(head, result) : report_text(head, result);
   std::fputs(text.c_str(), stdout);

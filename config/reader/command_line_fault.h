@@ -20,10 +20,7 @@ inline std::string unknown_words_fault(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  const std::vector<std::string_view> known(names.begin(), names.end());
-  const auto near = word_nearest(wrong.substr(0, wrong.find('=')), known);
-  return "there is no option '" + wrong + "'" +
-         (near ? " (did you mean " + std::string(*near) + "?)" : "");
+  return "there is no option '" + wrong + "'" + nearest_question(wrong, names);
 }
 
 /// `app`: what parsed, and threw `error`. Returns one clause with no full stop at its end.

@@ -106,6 +106,10 @@ std::string key_range(const Key& key);
 /// The known word nearest to a mistyped one, if any is near enough to be meant.
 std::optional<std::string_view> word_nearest(std::string_view word,
                                              std::span<const std::string_view> known);
+/// Returns that word, or "" if none is near enough.
+std::string word_nearest(std::string_view word, const std::vector<std::string>& known);
+/// Returns " (did you mean WORD?)" for that word, or "". Of `--option=value` the name counts.
+std::string nearest_question(std::string_view word, const std::vector<std::string>& known);
 /// Text from a file, made fit to be shown: control characters replaced, long text cut.
 std::string text_shown(std::string_view text, std::size_t bytes_max = 60);
 /// "'a', 'b' or 'c'".

@@ -45,6 +45,16 @@ std::optional<std::string_view> word_nearest(std::string_view word,
   return best;
 }
 
+std::string word_nearest(std::string_view word, const std::vector<std::string>& known) {
+  const std::vector<std::string_view> views(known.begin(), known.end());
+  return std::string(word_nearest(word, views).value_or(""));
+}
+
+std::string nearest_question(std::string_view word, const std::vector<std::string>& known) {
+  const std::string near = word_nearest(word.substr(0, word.find('=')), known);
+  return near.empty() ? "" : " (did you mean " + near + "?)";
+}
+
 std::string text_shown(std::string_view text, std::size_t bytes_max) {
   std::string out(text.substr(0, bytes_max));
   bool second = false;  // U+0080 to U+009F are C2 80 to C2 9F

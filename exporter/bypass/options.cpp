@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "config/reader/keys.h"
+
 namespace sluice::exporter {
 
 std::optional<BypassOptions> bypass_options_parse(const std::vector<std::string>& arguments,
@@ -17,7 +19,10 @@ std::optional<BypassOptions> bypass_options_parse(const std::vector<std::string>
       continue;
     }
     if (name != "--socket" && name != "--config" && name != "--device-major") {
-      *error = "unknown argument '" + argument + "'; --help lists the known ones";
+      *error =
+          "unknown argument '" + argument + "'" +
+          config::nearest_question(argument, {"--socket", "--config", "--device-major", "--help"}) +
+          "; --help lists the known ones";
       return std::nullopt;
     }
     if (equals == argument.npos && i + 1 == arguments.size()) {

@@ -1,6 +1,7 @@
 #include "exporter/why/options.h"
 
 #include "config/reader/config.h"
+#include "config/reader/keys.h"
 
 namespace sluice::exporter {
 
@@ -70,7 +71,10 @@ std::optional<WhyOptions> why_options_parse(const std::vector<std::string>& argu
     } else if (argument == "--help" || argument == "-h") {
       out.help = true;
     } else if (argument.empty() || argument[0] == '-' || !out.tenant.empty()) {
-      *error = "unknown argument '" + argument + "'; sluice why --help lists the known ones";
+      *error = "unknown argument '" + argument + "'" +
+               config::nearest_question(argument,
+                                        {"--for", "--json", "--no-bpf", "--socket", "--help"}) +
+               "; sluice why --help lists the known ones";
       return std::nullopt;
     } else {
       out.tenant = argument;

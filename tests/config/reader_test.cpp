@@ -1,6 +1,7 @@
 // The reader: every mistake with its exact message and place, good files, defaults, and files
 // nobody meant.
 #include "config/reader/config.h"
+#include "config/reader/keys.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -660,6 +661,22 @@ TEST(Hostile, RandomBytes) {
     }
   }
   EXPECT_GT(refused, 1500);
+}
+
+TEST(WordNearest, IsNearButNotFar) {
+  const std::vector<std::string> known = {"run", "status", "doctor", "lab", "help"};
+  EXPECT_EQ(word_nearest("stat", known), "status");
+  EXPECT_EQ(word_nearest("stauts", known), "status");
+  EXPECT_EQ(word_nearest("docter", known), "doctor");
+  EXPECT_EQ(word_nearest("rum", known), "run");
+  EXPECT_EQ(word_nearest("exporter", known), "");
+  EXPECT_EQ(word_nearest("", known), "");
+}
+
+TEST(WordNearest, OfAnOptionTheNameCounts) {
+  const std::vector<std::string> known = {"--listen", "--socket"};
+  EXPECT_EQ(nearest_question("--lisen=127.0.0.1:9", known), " (did you mean --listen?)");
+  EXPECT_EQ(nearest_question("--frobnicate", known), "");
 }
 
 }  // namespace

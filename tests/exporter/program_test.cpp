@@ -217,7 +217,9 @@ TEST(CommandLine, Mistakes) {
   const Wrong rows[] = {
       {{"--frobnicate"},
        "sluice-exporter: unknown argument '--frobnicate'; --help lists the known ones\n"},
-      {{"--once=1"}, "sluice-exporter: unknown argument '--once=1'; --help lists the known ones\n"},
+      {{"--once=1"},
+       "sluice-exporter: unknown argument '--once=1' (did you mean --once?); --help lists the "
+       "known ones\n"},
       {{"extra"}, "sluice-exporter: unknown argument 'extra'; --help lists the known ones\n"},
       {{"--socket"}, "sluice-exporter: --socket needs a value\n"},
       {{"--listen", "localhost"},

@@ -46,6 +46,7 @@ TEST(WhyOptionsTest, MistakesSayWhatToDo) {
   EXPECT_THAT(fault_of({"--for", "0s"}), HasSubstr("'0s' is no time"));
   EXPECT_THAT(fault_of({"--socket"}), HasSubstr("--socket needs a value"));
   EXPECT_THAT(fault_of({"--often"}), HasSubstr("unknown argument '--often'"));
+  EXPECT_THAT(fault_of({"--jsno"}), HasSubstr("unknown argument '--jsno' (did you mean --json?)"));
   EXPECT_THAT(fault_of({"a", "b"}), HasSubstr("unknown argument 'b'"));
   EXPECT_THAT(fault_of({""}), HasSubstr("unknown argument ''"));
 }

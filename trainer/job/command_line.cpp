@@ -143,14 +143,13 @@ void CommandLine::Parser::entry_apply(const config::Entry& entry,
                                       const std::map<std::string, std::string>& excluded) {
   const auto found = takes.find(entry.key);
   if (found == takes.end()) {
-    std::vector<std::string_view> known;
-    for (const auto& [name, what] : takes) known.emplace_back(name);
-    const auto near = config::word_nearest(entry.key, known);
+    std::vector<std::string> known;
+    for (const auto& [name, what] : takes) known.push_back(name);
+    const std::string near = config::word_nearest(entry.key, known);
     throw Failure(place_text(config_path, entry.line, entry.column) + "unknown key '" +
                   config::text_shown(entry.key) + "'; " +
-                  (near ? "did you mean '" + std::string(*near) + "'?"
-                        : std::string("keys are the options of the command line without their "
-                                      "dashes")));
+                  (near.empty() ? "keys are the options of the command line without their dashes"
+                                : "did you mean '" + near + "'?"));
   }
   const std::string at = place_text(config_path, entry.value.line, entry.value.column);
   const auto word = word_of(entry.value, found->second);

@@ -3,7 +3,7 @@
 each on a software GPU recomputed from its raw figures, another library in the shim's place, and what wrong use says. No
 figure of the small runs is asserted: how exact shares are is measured on a quiet machine.
 
-    bench_test.py BUILD
+    bench_test.py BUILD [CLASS ...]
 """
 import json
 import math
@@ -16,6 +16,7 @@ import unittest
 import unittest.mock
 
 import alone_bench
+import gang_bench
 import priority_bench
 import processes
 import shares_bench
@@ -54,6 +55,13 @@ class Arithmetic(unittest.TestCase):
         mean, error = shares_bench.figures_of([0.2, 0.4, 0.3], 0.3)
         self.assertAlmostEqual(mean, 0.3)
         self.assertAlmostEqual(error, 0.2 / 3)
+
+    def test_the_worst_two_seconds_begin_at_any_step(self):
+        shares = [0.5] * 15 + [0.1] * 20 + [0.5] * 15
+        self.assertAlmostEqual(gang_bench.sliding(shares, 20), 0.1)
+        figures = gang_bench.figures_of([shares, [0.4] * 50, [0.2] * 50])
+        self.assertAlmostEqual(figures["worst"][0], 0.1)
+        self.assertAlmostEqual(figures["busy"][0], figures["mean"][0] + 0.3)
 
     def test_parts_are_of_what_all_used(self):
         self.assertEqual(shares_bench.parts_of([[0.125, 0.375], [0.375, 0.125]]), [[0.25, 0.75], [0.75, 0.25]])
@@ -121,6 +129,26 @@ class Simulator(unittest.TestCase):
             self.assertAlmostEqual(mean, percent / 100, delta=0.02)
 
 
+class Gang(unittest.TestCase):
+    """A gang and its neighbours have what they are guaranteed in every two seconds. Their parts of what is used are the
+    simulator's."""
+
+    def test_every_two_seconds(self):
+        with tempfile.TemporaryDirectory() as place:
+            done = bench("gang_bench.py", "--json", f"{place}/all.json", "--kernel", "10000", "--dilation", "10", "--seconds", "4",
+                         "--warmup", "1", "--repeats", "1")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            line = json.loads(pathlib.Path(place, "all.json").read_text())["lines"][0]
+        run, sim = line["runs"][0], line["sim"]
+        for job in range(3):
+            self.assertGreaterEqual(run["worst"][job], 0.9 * 0.40, done.stdout)
+            self.assertGreaterEqual(sim["worst"][job], 0.95 * 0.40, done.stdout)
+            used, simulated = run["mean"][job] / run["busy"][0], sim["mean"][job] / sim["busy"][0]
+            self.assertAlmostEqual(used, simulated, delta=0.02, msg=done.stdout)
+        self.assertGreaterEqual(run["busy"][0], 0.90, done.stdout)
+        self.assertGreaterEqual(sim["busy"][0], 0.95, done.stdout)
+
+
 class SmallRuns(unittest.TestCase):
     def run_json(self, name, *words):
         with tempfile.TemporaryDirectory() as place:
@@ -177,6 +205,11 @@ class WrongUse(unittest.TestCase):
                             (["--repeats", "0"], "--repeats is at least 1"), (["--dilation", "0"], "1 to 50, or auto"),
                             (["--dilation", "2", "--gpu"], "--dilation is for software GPUs")):
             done = bench("shares_bench.py", *words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(text, done.stderr)
+        for words, text in ((["--seconds", "1"], "--seconds is at least 2"), (["--bare"], "for software GPUs and Sluice"),
+                            (["--gpus", "0"], "--gpus is 1 to 16")):
+            done = bench("gang_bench.py", *words)
             self.assertEqual(done.returncode, 2)
             self.assertIn(text, done.stderr)
         done = bench("priority_bench.py", "--load", "1")

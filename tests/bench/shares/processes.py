@@ -3,6 +3,7 @@ sluiced of their own, under another preloaded library, or under nothing; and the
 Standard library only.
 """
 import argparse
+import collections
 import dataclasses
 import functools
 import json
@@ -86,10 +87,10 @@ def dilated_config(dilation):
     return f"[scheduler]\n{scheduler}{classes}"
 
 
-def simulated(build, jobs, seconds, seed=1):
-    """What the simulator says of such jobs (sluice-sim --jobs): its JSON."""
+def simulated(build, jobs, seconds, seed=1, **machine):
+    """What the simulator says of such jobs (sluice-sim --jobs) on such a machine: its JSON."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump({"jobs": jobs}, file)
+        json.dump({**machine, "jobs": jobs}, file)
         file.flush()
         done = subprocess.run([build / "bin/sluice-sim", "--jobs", file.name, "--seconds", str(math.ceil(seconds)), "--seed",
                                str(seed), "--json"], check=True, capture_output=True, text=True)
@@ -118,6 +119,7 @@ class Spec:
     words: list  # of shares_program
     tenant_class: str = "batch"
     sm_mode: str = "best-effort"
+    where: tuple = ()  # further words of sluice run: on which GPUs
 
 
 def expand(setting, spec, index, count, directory):
@@ -173,7 +175,8 @@ def rounds_per_us(build):
 class Machine:
     """A GPU and what shares it out, fresh for one run: directory, broker, tenants. Used in a with statement."""
 
-    def __init__(self, arguments, timed=""):
+    def __init__(self, arguments, timed="", **settings):
+        """`settings` are of the software GPUs: COUNT=2 is SOFTGPU_COUNT=2."""
         self.arguments = arguments
         self.build = arguments.build.resolve()
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="sluice-shares-"))
@@ -183,7 +186,7 @@ class Machine:
                     if not k.startswith(("SLUICE", "SOFTGPU", "CUDA_VISIBLE")) and k != "LD_PRELOAD"}
         if not arguments.gpu:
             self.env.update(LD_LIBRARY_PATH=str(self.build / "lib/softgpu"), SOFTGPU_DIR=str(self.directory / "gpus"),
-                            SOFTGPU_TIMED=timed)
+                            SOFTGPU_TIMED=timed, **{f"SOFTGPU_{key}": str(value) for key, value in settings.items()})
         elif "SHARES_ROUNDS_PER_US" not in self.env:
             self.env["SHARES_ROUNDS_PER_US"] = rounds_per_us(self.build)
 
@@ -231,7 +234,7 @@ class Machine:
                 command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--memory",
                            MEMORY_GPU if self.arguments.gpu else MEMORY_SOFT,
                            "--sm", str(spec.percent), "--sm-mode", spec.sm_mode, "--class", spec.tenant_class, "--name",
-                           spec.name, "--", *command]
+                           spec.name, *spec.where, "--", *command]
             self.tenants.append(Tenant(command, env))
         deadline = time.monotonic() + PATIENCE_S
         for tenant in self.tenants:
@@ -240,14 +243,18 @@ class Machine:
                     raise RuntimeError("a tenant did not start")
 
     def look(self):
-        """Now: the device's clock, each tenant's device time up to it, and how long execution overran the model."""
+        """Now: the device's clock, each tenant's device time up to it, on all its GPUs together, and how long execution overran
+        the model."""
         if self.arguments.gpu:
             return {"at": time.monotonic_ns(), "busy": [t.progress[-1][1] for t in self.tenants], "lag": 0}
         done = subprocess.run([self.build / "bin/softgpu-ctl", "accounts", "--json"], env=self.env, check=True,
                               capture_output=True, text=True)
-        device = json.loads(done.stdout)["devices"][0]
-        busy = {row["pid"]: row["busy_ns"] for row in device["processes"]}
-        return {"at": device["elapsed_ns"], "busy": [busy[t.process.pid] for t in self.tenants], "lag": device["lag_ns"]}
+        devices = json.loads(done.stdout)["devices"]
+        busy = collections.Counter()
+        for device in devices:
+            busy.update({row["pid"]: row["busy_ns"] for row in device["processes"]})
+        return {"at": devices[0]["elapsed_ns"], "busy": [busy[t.process.pid] for t in self.tenants],
+                "lag": max(device["lag_ns"] for device in devices)}
 
     def watch(self, warmup_s, window_s, windows):
         """Looks after the warm-up and at the end of each window."""

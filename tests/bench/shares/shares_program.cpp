@@ -12,19 +12,26 @@
 //   shares_program graph WORK KERNELS      graphs of KERNELS kernels, two in flight
 //   shares_program sync WORK               launch, synchronise, again
 //   shares_program streams WORK COUNT      kernels of one block in COUNT streams, four in flight
-//   each shares_program requests WORK COUNT GAP SEED COUNT kernels at random times, GAP on average
+//   each
+//   shares_program requests WORK COUNT GAP SEED COUNT kernels at random times, GAP on average
+//   shares_program gang WORK COUNT HOST GPUS
+//                                          a rank on each GPU: COUNT kernels, HOST on the host, a
+//                                          kernel that spins until every rank's has begun, HOST
 //
 // WORK is NAME=MICROSECONDS: the name of the kernel and its length; times are microseconds. On
 // standard output: `done NS` whenever something has been seen to end, the kernel time up to then;
 // `request NS` for each request, from when it was meant to start until its last kernel's end.
 #include <cuda.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -37,7 +44,10 @@ using std::chrono::nanoseconds;
 
 // A chain of multiplications of a given number of rounds: work that takes the time that the GPU
 // spends on it, and not the time that goes by while another process has the GPU.
-constexpr char kKernel[] = R"(
+constexpr char kModule[] = R"(
+.version 7.0
+.target sm_70
+.address_size 64
 .visible .entry NAME(.param .u64 rounds)
 {
   .reg .pred %p;
@@ -53,6 +63,35 @@ LOOP:
   @%p bra LOOP;
   setp.eq.f32 %p, %f, 0f3F000000;
   @%p st.global.f32 [%rd1], %f;
+  ret;
+}
+// A collective as NCCL's are: says that its rank has come to a step, and spins until all have.
+.visible .entry meet(.param .u64 steps, .param .u32 rank, .param .u32 ranks, .param .u32 step)
+{
+  .reg .pred %p;
+  .reg .b32 %r<5>;
+  .reg .b64 %rd<4>;
+  ld.param.u64 %rd0, [steps];
+  ld.param.u32 %r0, [rank];
+  ld.param.u32 %r1, [ranks];
+  ld.param.u32 %r2, [step];
+  mul.wide.u32 %rd1, %r0, 128;
+  add.u64 %rd1, %rd0, %rd1;
+  st.volatile.global.u32 [%rd1], %r2;
+  mov.u32 %r3, 0;
+NEXT:
+  mul.wide.u32 %rd2, %r3, 128;
+  add.u64 %rd2, %rd0, %rd2;
+LOOP:
+  ld.volatile.global.u32 %r4, [%rd2];
+  setp.ge.u32 %p, %r4, %r2;
+  @%p bra THERE;
+  nanosleep.u32 1000;
+  bra LOOP;
+THERE:
+  add.u32 %r3, %r3, 1;
+  setp.lt.u32 %p, %r3, %r1;
+  @%p bra NEXT;
   ret;
 }
 )";
@@ -73,22 +112,22 @@ void check(CUresult result, const char* what) {
 
 class Tenant {
  public:
-  explicit Tenant(const std::string& work) {
+  explicit Tenant(const std::string& work, int gpu = 0) {
     const std::size_t split = work.find('=');
     if (split == std::string::npos) fail("WORK: NAME=MICROSECONDS");
     const std::string name = work.substr(0, split);
     length_ns_ = strtoull(work.c_str() + split + 1, nullptr, 10) * 1000;
     CHECK(cuInit(0));
     CUdevice device = 0;
-    CHECK(cuDeviceGet(&device, 0));
-    CUcontext context = nullptr;
-    CHECK(cuDevicePrimaryCtxRetain(&context, device));
-    CHECK(cuCtxSetCurrent(context));
-    std::string ptx = std::string(".version 7.0\n.target sm_70\n.address_size 64\n") + kKernel;
+    CHECK(cuDeviceGet(&device, gpu));
+    CHECK(cuDevicePrimaryCtxRetain(&context_, device));
+    make_current();
+    std::string ptx = kModule;
     ptx.replace(ptx.find("NAME"), 4, name);
     CUmodule module = nullptr;
     CHECK(cuModuleLoadData(&module, ptx.c_str()));
     CHECK(cuModuleGetFunction(&kernel_, module, name.c_str()));
+    CHECK(cuModuleGetFunction(&meet_, module, "meet"));
     CHECK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
     if (const char* rate = getenv("SHARES_ROUNDS_PER_US"); rate != nullptr) {
       rounds_ = static_cast<unsigned long long>(strtod(rate, nullptr) * 1e-3 *
@@ -100,7 +139,13 @@ class Tenant {
     setvbuf(stdout, nullptr, _IOLBF, 0);
   }
 
+  void make_current() { CHECK(cuCtxSetCurrent(context_)); }
   void launch() { launch(stream_, blocks_); }
+  /// `steps` is a word of 128 bytes for each rank, which all ranks' GPUs see.
+  void meet(CUdeviceptr steps, unsigned rank, unsigned ranks, unsigned step) {
+    void* parameters[] = {&steps, &rank, &ranks, &step};
+    CHECK(cuLaunchKernel(meet_, 1, 1, 1, 1, 1, 1, 0, stream_, parameters, nullptr));
+  }
   void launch(CUstream stream, unsigned blocks) {
     void* parameters[] = {&rounds_};
     CHECK(cuLaunchKernel(kernel_, blocks, 1, 1, 128, 1, 1, 0, stream, parameters, nullptr));
@@ -159,7 +204,9 @@ class Tenant {
   }
 
  private:
+  CUcontext context_ = nullptr;
   CUfunction kernel_ = nullptr;
+  CUfunction meet_ = nullptr;
   CUstream stream_ = nullptr;
   unsigned long long length_ns_ = 0, done_ns_ = 0;
   unsigned long long rounds_ = 1;
@@ -265,12 +312,80 @@ void requests(Tenant& tenant, int count, int gap_us, unsigned seed) {
   }
 }
 
+/// A job with a rank on each GPU, which ends together after the input is closed.
+class Gang {
+ public:
+  Gang(const std::string& work, int kernels, int host_us, int gpus)
+      : kernels_(kernels), host_(host_us) {
+    for (int gpu = 0; gpu < gpus; ++gpu) ranks_.push_back(std::make_unique<Tenant>(work, gpu));
+    CHECK(cuMemHostAlloc(&words_, 128 * ranks_.size(),
+                         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(words_, 0, 128 * ranks_.size());
+    for (const auto& rank : ranks_) {
+      rank->make_current();
+      rank->launch();
+      rank->synchronize();
+    }
+  }
+
+  void run() {
+    std::vector<std::thread> others;
+    for (unsigned rank = 1; rank < ranks_.size(); ++rank)
+      others.emplace_back([this, rank] { rank_run(rank); });
+    rank_run(0);
+    for (std::thread& other : others) other.join();
+  }
+
+ private:
+  /// The first rank that sees the end finishes the step that it begins, and the others with it:
+  /// none is further, because no step ends before all ranks have begun its collective.
+  bool goes_on(unsigned step) {
+    unsigned never = UINT_MAX;
+    if (over()) last_.compare_exchange_strong(never, step);
+    return step <= last_;
+  }
+  void rank_run(unsigned index) {
+    Tenant& rank = *ranks_[index];
+    rank.make_current();
+    CUdeviceptr steps = 0;
+    CHECK(cuMemHostGetDevicePointer(&steps, words_, 0));
+    for (unsigned step = 1; goes_on(step); ++step) {
+      for (int i = 0; i < kernels_; ++i) rank.launch();
+      host_work(rank);
+      rank.meet(steps, index, static_cast<unsigned>(ranks_.size()), step);
+      rank.synchronize();
+      host_work(rank);
+      if (index == 0) rank.done(kernels_);
+    }
+  }
+  void host_work(Tenant& rank) const {
+    if (host_.count() == 0) return;
+    rank.synchronize();
+    std::this_thread::sleep_for(host_);
+  }
+
+  const int kernels_;
+  const std::chrono::microseconds host_;
+  std::vector<std::unique_ptr<Tenant>> ranks_;
+  void* words_ = nullptr;
+  std::atomic<unsigned> last_{UINT_MAX};
+};
+
+int gang(int argc, char** argv) {
+  if (argc != 6) fail("gang WORK COUNT HOST GPUS");
+  Gang job(argv[2], atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
+  printf("ready\n");
+  job.run();
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 3) fail("usage");
   const std::string pattern = argv[1];
   auto number = [&](int i) { return i < argc ? atoi(argv[i]) : 1; };
+  if (pattern == "gang") return gang(argc, argv);
   Tenant tenant(argv[2]);
   if (pattern == "calibrate") {
     printf("%.3f\n", tenant.calibrate());
@@ -300,7 +415,7 @@ int main(int argc, char** argv) {
   else if (pattern == "requests")
     requests(tenant, number(3), number(4), static_cast<unsigned>(number(5)));
   else
-    fail("the pattern: calibrate, once, loop, bursts, graph, sync, streams or requests");
+    fail("the pattern: calibrate, once, loop, bursts, graph, sync, streams, requests or gang");
   tenant.synchronize();
   return 0;
 }
