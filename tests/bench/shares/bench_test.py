@@ -129,6 +129,16 @@ class Simulator(unittest.TestCase):
             self.assertAlmostEqual(mean, percent / 100, delta=0.02)
 
 
+    def test_ratios_of_latencies_are_within_a_tenth(self):
+        with tempfile.TemporaryDirectory() as place:
+            done = bench("priority_bench.py", "--json", f"{place}/all.json", "--dilation", "8", "--seconds", "3", "--repeats", "1")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            everything = json.loads(pathlib.Path(place, "all.json").read_text())
+        for key in ("p50_ratio", "p99_ratio"):
+            measured, simulated = everything["figures"][key]["median"], everything["sim"][key]
+            self.assertAlmostEqual(measured / simulated, 1, delta=0.1, msg=done.stdout)
+
+
 class Gang(unittest.TestCase):
     """A gang and its neighbours have what they are guaranteed in every two seconds. Their parts of what is used are the
     simulator's."""
