@@ -175,6 +175,8 @@ void origin_read() {
   store_release(origin.known, origin.adoption_due ? 0u : 1u);
 }
 
+constexpr int kTimeoutMs = static_cast<int>(kRegisterTimeoutNs / 1'000'000);
+
 // Connects to the broker of the job, else to the one that the variable names.
 int broker_reach(int timeout_ms, long* owner) {
   int fd = -ENOENT;
@@ -346,10 +348,17 @@ bool link_tenant_limits(TenantLimits* out) {
   return origin.tenant_limits_known;
 }
 
+bool link_answers() {
+  origin_read();
+  long owner = 0;
+  const int fd = broker_reach(kTimeoutMs, &owner);
+  if (fd >= 0) close(fd);
+  return fd >= 0;
+}
+
 void link_wish(GpuUuid (*wish)()) { link.wish = wish; }
 
 LinkResult link_register() {
-  constexpr int kTimeoutMs = static_cast<int>(kRegisterTimeoutNs / 1'000'000);
   const uint64_t end_ns = clock_now_ns() + kRegisterTimeoutNs;
   LinkResult result = register_begin(kTimeoutMs);
   pending.end_ns = end_ns;

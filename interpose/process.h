@@ -66,9 +66,10 @@ extern Process process;
 inline Mode process_mode() { return __atomic_load_n(&process.mode, __ATOMIC_ACQUIRE); }
 
 /// Begins the process's life with CUDA: finds the driver, registers, starts the helper. At its
-/// first driver call, where the program was announced or has limits of its own; else at its first
-/// context (or what needs none and takes memory), on that device, and until then it is kInert.
-/// Every hook calls process_enter first, those that may be that beginning process_begin.
+/// first driver call, where the program was announced, or has limits of its own and no broker
+/// answers; else at its first context (or what needs none and takes memory), on that device, and
+/// until then it is kInert. Every hook calls process_enter first, those that may be that beginning
+/// process_begin.
 SLUICE_NOINLINE Mode process_start();
 SLUICE_NOINLINE Mode process_start_on(int device);
 inline Mode process_enter() {

@@ -229,6 +229,23 @@ TEST_F(GreenTest, TheFirstContextMayBeAGreenOne) {
   EXPECT_EQ(broker->wish(), broker->lease().gpus[0].gpu);
 }
 
+// Limits of its own narrow what the broker gives; they do not choose the GPU before the program
+// does.
+TEST_F(GreenTest, TheFirstContextChoosesTheGpuUnderLimitsOfItsOwnToo) {
+  fake.device_count = 2;
+  broker = std::make_unique<TestBroker>(kGiB, 30 * kMiB, kFakeUuidBase + 1);
+  broker->environment_set();
+  for (const char* name : {"SLUICE_TENANT", "SLUICE_TENANT_LIMITS"}) unsetenv(name);
+  setenv("SLUICE_MEMORY", "100MiB", 1);
+  broker->lease_store(kLeaseOpen);
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  EXPECT_EQ(broker->registrations(), 0);
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuDevicePrimaryCtxRetain(&context, 1), CUDA_SUCCESS);
+  EXPECT_EQ(broker->registrations(), 1);
+  EXPECT_EQ(broker->wish(), broker->lease().gpus[0].gpu);
+}
+
 std::atomic<int> states_read;
 std::atomic<bool> state_goes;
 
