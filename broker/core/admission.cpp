@@ -101,7 +101,7 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
   const Placement placement = limit ? Placement{{}, QueueReason::kUserLimit}
                               : waiter.ask.returns != 0
                                   ? prospect.find_without(std::vector<bool>(state.gpus.size()))
-                                  : placement_now(state, prospect, waiter.ask.uid);
+                                  : placement_now(state, prospect, waiter.ask);
   if (!placement.gpus.empty()) {
     if (waiter.ask.returns != 0)
       vacated_return(state, *tenant_find(state, waiter.ask.returns), now, out);
@@ -188,7 +188,7 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   Prospects prospects(state);
   const Placement placement = limited(state, ask)
                                   ? Placement{{}, QueueReason::kUserLimit}
-                                  : placement_now(state, prospects.kind_of(ask), ask.uid);
+                                  : placement_now(state, prospects.kind_of(ask), ask);
   if (!placement.gpus.empty()) {
     tenant_admit(state, ask, now, placement.gpus, now, out);
     return;

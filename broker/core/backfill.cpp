@@ -11,6 +11,9 @@
 //   long as the hold took. All holds of the machine begin at one moment, so that a request for
 //   several GPUs finds them free at one moment too.
 //
+// A request that takes no guaranteed share is not kept from a GPU where those ahead lack nothing
+// but that, if there is memory for all of them: it delays none of them.
+//
 // A request that its own user's jobs keep out holds nothing: if all the others ended it would still
 // wait. Only the first request of a user for a GPU holds. Requests with fewer holds behind them
 // go first, so that one which cannot be served does not keep another one from its turn.
@@ -83,6 +86,28 @@ bool hold_begin(State& state, Prospects& prospects, Waiter& waiter, Nanos now) {
   return true;
 }
 
+bool keeps(const Waiter& waiter, std::uint32_t gpu, std::uint32_t uid) {
+  return waiter.ask.uid == uid || std::ranges::find(waiter.held, gpu) != waiter.held.end();
+}
+
+/// True if the request delays none of those that keep the GPU from it: it takes no guaranteed
+/// share, they lack nothing else there, and the GPU has memory for all of them.
+bool delays_nobody(const State& state, std::uint32_t g, const TenantAsked& ask) {
+  if (ask.sm_kind == SmKind::kGuaranteed || ask.tenant_class == TenantClass::kExclusive)
+    return false;
+  const Gpu& gpu = *state.gpus[g];
+  Bytes most = ask.memory_max;
+  Bytes promise = ask.swap ? ask.memory_min : ask.memory_max;
+  for (const auto& waiter : state.queue) {
+    if (waiter == nullptr || waiter->looked != state.queue_looks || !keeps(*waiter, g, ask.uid))
+      continue;
+    if (!lacks_only_share(state, gpu, waiter->ask)) return false;
+    most += waiter->ask.memory_max;
+    promise += waiter->ask.swap ? waiter->ask.memory_min : waiter->ask.memory_max;
+  }
+  return promise_fits(state, gpu, true, most, promise);
+}
+
 bool holds_begin(State& state, Prospects& prospects, Nanos now) {
   std::vector<Waiter*> ready;
   for (const auto& waiter : state.queue)
@@ -101,6 +126,7 @@ bool holds_begin(State& state, Prospects& prospects, Nanos now) {
 void keeping_begin(State& state, Nanos now) {
   state.planned.assign(state.gpus.size(), false);
   state.kept.assign(state.gpus.size(), false);
+  state.kept_unseen = false;
   ++state.queue_looks;
   for (const auto& waiter : state.queue) {
     if (waiter->hold_until == 0 || now < waiter->hold_until) continue;
@@ -115,6 +141,7 @@ void keeping_add(State& state, Prospects& prospects, Waiter& waiter) {
   if (user.kept_with != state.queue_looks) user.kept.assign(state.gpus.size(), false);
   user.kept_with = state.queue_looks;
   waiter.first = true;
+  waiter.looked = state.queue_looks;
   for (const std::uint32_t g : prospects.kind_of(waiter.ask).plan()) {
     if (!state.planned[g]) prospects.planned_grew();
     waiter.first = waiter.first && !user.kept[g];
@@ -124,17 +151,21 @@ void keeping_add(State& state, Prospects& prospects, Waiter& waiter) {
 }
 
 void keeping_all(State& state) {
+  state.kept_unseen = true;
   state.planned.assign(state.gpus.size(), true);
   state.kept.assign(state.gpus.size(), true);
 }
 
-Placement placement_now(const State& state, Prospects::Kind& prospect, std::uint32_t uid) {
+Placement placement_now(const State& state, Prospects::Kind& prospect, const TenantAsked& ask) {
   const Placement& apart = prospect.find();
   if (!apart.gpus.empty() || apart.reason != QueueReason::kPriority) return apart;
   std::vector<bool> kept = state.kept;
-  const auto user = state.users.find(uid);
+  const auto user = state.users.find(ask.uid);
   if (user != state.users.end() && user->second.kept_with == state.queue_looks)
     for (std::size_t g = 0; g < kept.size(); ++g) kept[g] = kept[g] || user->second.kept[g];
+  if (!state.kept_unseen)
+    for (std::uint32_t g = 0; g < kept.size(); ++g)
+      kept[g] = kept[g] && !delays_nobody(state, g, ask);
   return prospect.find_without(kept);
 }
 

@@ -22,9 +22,9 @@ void keeping_add(State& state, Prospects& prospects, Waiter& waiter);
 /// No request gets anything before the next look.
 void keeping_all(State& state);
 
-/// Returns where the request of this user fits now: on GPUs that no request ahead plans to get,
-/// else on those that none keeps from it. Without GPUs where it has to wait.
-Placement placement_now(const State& state, Prospects::Kind& prospect, std::uint32_t uid);
+/// Returns where the request fits now: on GPUs that no request ahead plans to get, else on those
+/// that none keeps from it. Without GPUs where it has to wait. `prospect` is of its kind.
+Placement placement_now(const State& state, Prospects::Kind& prospect, const TenantAsked& ask);
 
 /// Whether a request of another user holds the GPU.
 bool held_by_other(const State& state, std::uint32_t gpu, std::uint32_t uid);

@@ -96,6 +96,10 @@ bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_ma
          gpu.promised_max + memory_max <= gpu.limit_max(state.policy.oversell_memory);
 }
 
+bool lacks_only_share(const State& state, const Gpu& gpu, const TenantAsked& ask) {
+  return gpu_fits(state, gpu, ask) == Fit::kButForShare;
+}
+
 std::vector<std::uint32_t> placement_candidates(const State& state, const TenantAsked& ask) {
   std::vector<std::uint32_t> list;
   list.reserve(state.gpus.size());

@@ -17,6 +17,8 @@ bool promise_fits(const State& state, const Gpu& gpu, bool swap, Bytes memory_ma
 inline bool promise_fits(const State& state, const Gpu& gpu, const TenantAsked& ask) {
   return promise_fits(state, gpu, ask.swap, ask.memory_max, ask.memory_min, ask.returns);
 }
+/// True if the GPU has all that the request needs of it, but for the share to be guaranteed.
+bool lacks_only_share(const State& state, const Gpu& gpu, const TenantAsked& ask);
 
 /// What the swappable tenant of the GPU that has least of its quota guaranteed may hold beyond
 /// that; without `except`.

@@ -362,6 +362,7 @@ struct Waiter {
   bool news = false;  // position or reason are others than it was told
 
   // backfill.cpp
+  std::uint64_t looked = 0;         // State::queue_looks, when it was looked at
   bool first = false;               // of those of its user that wait for these GPUs
   Nanos hold_until = 0;             // it keeps `held` from the requests behind it; 0 = it does not
   std::vector<std::uint32_t> held;  // GPU indexes
@@ -467,6 +468,7 @@ class State {
   std::uint32_t notes = 0;       // to those in it, in this step
   Nanos queue_deadline = kNever;
   // backfill.cpp
+  bool kept_unseen = false;        // all GPUs are kept for requests that were not looked at
   std::uint64_t queue_looks = 1;   // how often the queue was looked through
   Nanos holds_since = kNever;      // requests hold GPUs since then
   Nanos holds_next = 0;            // none does again before

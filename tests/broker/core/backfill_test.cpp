@@ -98,6 +98,56 @@ TEST(Backfill, AUsersOwnRequestsKeepTheirOrder) {
   EXPECT_TRUE(crowd.in(large));
 }
 
+TenantAsked with_share(TenantAsked asked, SmKind kind, std::uint32_t percent) {
+  asked.sm_weight = kind == SmKind::kWeight;
+  asked.sm_percent = percent;
+  return asked;
+}
+
+Policy policy_of_shares() {
+  Policy policy = policy_usual();
+  for (ClassPolicy& one : policy.classes) one.sm = SmRule::kAsked;
+  return policy;
+}
+
+// Whether those ahead are another user's, who holds the GPU, or its own.
+TEST(Backfill, AWeightIsNotKeptOutByThoseThatLackOnlyAShare) {
+  for (const std::uint32_t uid : {kVictim, kOne}) {
+    Crowd crowd(1, policy_of_shares());
+    const TenantId holder =
+        crowd.start(with_share(crowd.request(kOther, kGiB), SmKind::kGuaranteed, 80));
+    const RequestId ahead =
+        crowd.put(with_share(crowd.request(kOne, kGiB), SmKind::kGuaranteed, 40));
+    EXPECT_EQ(crowd.h.one<TenantQueued>().reason, QueueReason::kShare);
+    for (int i = 0; i < 60; ++i) {
+      crowd.end(crowd.start(with_share(crowd.request(uid, kGiB), SmKind::kWeight, 10)));
+      crowd.pass(kSecond);
+    }
+    const RequestId guaranteed =
+        crowd.put(with_share(crowd.request(uid, kGiB), SmKind::kGuaranteed, 10));
+    if (uid == kOne) {
+      EXPECT_FALSE(crowd.in(guaranteed)) << "it would take what the other one waits for";
+    }
+    crowd.end(holder);
+    EXPECT_TRUE(crowd.in(ahead));
+  }
+}
+
+// There is memory for the one that waits and one weight, of 4 GiB.
+TEST(Backfill, AWeightLeavesTheMemoryOfThoseThatItPasses) {
+  Crowd crowd(1, policy_of_shares());
+  const TenantId holder =
+      crowd.start(with_share(crowd.request(kOther, kGiB), SmKind::kGuaranteed, 80));
+  const RequestId ahead =
+      crowd.put(with_share(crowd.request(kOne, 2 * kGiB), SmKind::kGuaranteed, 40));
+  crowd.pass(kHoldAfterNs + kSecond);  // it holds the GPU now
+  crowd.start(with_share(crowd.request(kVictim, kGiB / 2), SmKind::kWeight, 10));
+  const RequestId large = crowd.put(with_share(crowd.request(kVictim, kGiB), SmKind::kWeight, 10));
+  EXPECT_FALSE(crowd.in(large));
+  crowd.end(holder);
+  EXPECT_TRUE(crowd.in(ahead));
+}
+
 // Whenever the small one comes, it waits no longer than one hold.
 TEST(Backfill, ARequestThatFitsWaitsAtMostOneHold) {
   Nanos longest = 0;
