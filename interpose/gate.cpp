@@ -161,10 +161,17 @@ bool stream_prepare(LaunchPass& pass, uint64_t window_ns) {
   StreamRecord* stream = stream_record(context, pass.handle, pass.thread);
   pass.stream = stream;
   if (stream == nullptr) return true;
-  fences_harvest(context);
+  fences_harvest(context, *stream);
   if (stream->launches() != stream->fenced.launches) (void)unseen_end(context, *stream);
   cost_look(pass, context);
-  if (window_has_room(pass, context, window_ns)) {
+  bool room = window_has_room(pass, context, window_ns);
+  if (!room) {
+    // What other streams have finished makes room.
+    fences_harvest(context);
+    cost_look(pass, context);
+    room = window_has_room(pass, context, window_ns);
+  }
+  if (room) {
     stream->window_patience.next_ns = 0;
   } else if (window_keeps_out(context, *stream)) {
     return false;

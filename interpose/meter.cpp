@@ -423,6 +423,13 @@ void fences_harvest(ContextRecord& context) {
   activity_settle(context.device);
 }
 
+void fences_harvest(ContextRecord& context, StreamRecord& stream) {
+  const RelaxedScope relaxed;
+  stream_harvest(context, stream);
+  frontier_update(context);
+  activity_settle(context.device);
+}
+
 void stretches_charge(ContextRecord& context, uint64_t asked_ns) {
   if (context.host_ahead_ns == 0) return;
   const double until_ns = static_cast<double>(asked_ns) - context.host_ahead_ns - kStretchMarginNs;

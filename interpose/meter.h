@@ -39,8 +39,9 @@ inline constexpr double kStretchMarginNs = 2'000'000.0;
 /// ended meanwhile is not known, and taken to be when it was expected, and so much later.
 inline constexpr uint64_t kUnseenNs = 100'000'000;
 inline constexpr double kUnseenMarginNs = 20'000'000.0;
-/// Of how much busy time the overlap of streams is learned: some kernels of milliseconds.
-inline constexpr double kOverlapMemoryNs = 50'000'000.0;
+/// The overlap of streams is learned from this much busy time: a program that fills one stream
+/// after the other is held to few streams until more have been seen side by side.
+inline constexpr double kOverlapMemoryNs = 5'000'000.0;
 /// Nothing is in flight.
 inline constexpr uint64_t kNoFrontier = UINT64_MAX;
 /// What launches of unknown length count for while they are in flight. A graph may be long: no
@@ -76,11 +77,13 @@ struct Overlap {
   double any_ns;
 
   void learn(double stretch_ns, double grown_ns) {
+    // Stretches that ended together grow the time once: what is old is halved before the first.
+    if (grown_ns > 0 && any_ns >= kOverlapMemoryNs) {
+      each_ns /= 2;
+      any_ns /= 2;
+    }
     each_ns += stretch_ns;
     any_ns += grown_ns;
-    if (any_ns < kOverlapMemoryNs) return;
-    each_ns /= 2;
-    any_ns /= 2;
   }
   /// At least 1, and no more than `streams`, those that have work; one or more.
   double of(unsigned streams) const {
@@ -267,6 +270,8 @@ StreamRecord* stream_record(ContextRecord& context, CUstream stream, ThreadRecor
 bool fence_record(ContextRecord& context, StreamRecord& stream, bool is_start);
 /// Looks which fences have passed and counts their time.
 void fences_harvest(ContextRecord& context);
+/// Looks at the fences of one stream alone, which with many streams takes far less time.
+void fences_harvest(ContextRecord& context, StreamRecord& stream);
 /// Charges what has gone by of long stretches that go on: a kernel that runs for seconds, or for
 /// ever, is not charged at its end only. `asked_ns`: before the fences were harvested.
 void stretches_charge(ContextRecord& context, uint64_t asked_ns);

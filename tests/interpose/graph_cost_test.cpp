@@ -90,6 +90,28 @@ TEST_F(GraphCostTest, AMeasuredGraphGoesByTheBudgetLikeLaunches) {
   EXPECT_LT(fences(10'000, 10'000), 10'000 / 50 + 2 * 10'000 / 64 + 50);
 }
 
+// Where every launch is measured, it asks for its own stream's events and no others.
+TEST_F(KernelCostTest, ALaunchBesideManyStreamsAsksOneOfThem) {
+  constexpr int kStreams = 32, kEach = 20;
+  static thread_local int queries = 0;  // the helper's thread asks for all
+  fake.events_pending = 1;
+  fake.on_enter = [](const char* function) {
+    queries += strcmp(function, "cuEventQuery") == 0 ? 1 : 0;
+  };
+  for (uintptr_t stream = 1; stream <= kStreams; ++stream) {
+    for (int i = 0; i < kEach; ++i) {
+      ASSERT_EQ(
+          cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0,
+                         reinterpret_cast<CUstream>(0x7000 + 0x40 * stream), nullptr, nullptr),
+          CUDA_SUCCESS);
+    }
+  }
+  fake.on_enter = nullptr;
+  fake.events_pending = 0;
+  EXPECT_GT(queries, 0) << "else this test sees nothing";
+  EXPECT_LE(queries, 2 * kStreams * kEach);
+}
+
 // A device whose clock does not move between two events measures 0 ns, and that is a measure.
 TEST_F(GraphCostTest, AGraphThatIsMeasuredAtNothingIsMeasured) {
   fences(64, 0);

@@ -157,6 +157,25 @@ TEST_F(MeterTest, OverlappingStreamsAreCountedOnce) {
   EXPECT_EQ(device_totals[0].busy_ns, 5'000'000u);
 }
 
+// Each stream's kernel of 10 ms ends, all at the same time.
+void round_learn(Overlap& overlap, int streams) {
+  for (int i = 0; i < streams; ++i) overlap.learn(10e6, i == 0 ? 10e6 : 0);
+}
+
+TEST(OverlapTest, IsExactForKernelsLongerThanItsMemory) {
+  Overlap overlap{};
+  for (int i = 0; i < 10; ++i) round_learn(overlap, 16);
+  EXPECT_NEAR(overlap.of(32), 16, 0.01);
+}
+
+TEST(OverlapTest, ManyMoreStreamsAreLearnedWithinTwoRounds) {
+  Overlap overlap{};
+  for (int i = 0; i < 10; ++i) round_learn(overlap, 2);
+  EXPECT_NEAR(overlap.of(32), 2, 0.01);
+  for (int i = 0; i < 2; ++i) round_learn(overlap, 16);
+  EXPECT_GE(overlap.of(32), 12);
+}
+
 TEST_F(MeterTest, ACapturingStreamIsNeverTouched) {
   launch(*stream, 1e6);
   capturing = true;
