@@ -24,7 +24,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "broker/daemon"))
 import e2e_support  # noqa: E402
-from e2e_support import ADMITTED, MIB, NO_WAIT, REGISTERED, Broker, Client, admit, register  # noqa: E402
+from e2e_support import ADMITTED, MIB, NO_WAIT, REGISTERED, SWAP, Broker, Client, admit, register  # noqa: E402
 
 SLACK = 1.10
 CONFIG = "[profile.default]\ntenants_max = 4000\n"
@@ -106,6 +106,7 @@ def broker(environment=None):
     options = ["--state", f"{state.name}/state"] + ["--realtime"] * arguments.realtime
     started = Broker(CONFIG, options=options, env=e2e_support.environment(**(environment or {})))
     atexit.register(state.cleanup)
+    atexit.register(started.stop)
     if started.word != "ready\n":
         sys.exit(f"broker_bench: sluiced does not start: {started.word}")
     os.setpriority(os.PRIO_PROCESS, started.process.pid, arguments.nice)
