@@ -165,6 +165,7 @@ void aside_return(State& state, const Tenant& exclusive, Actions& out) {
       if (tenant_aside_by(tenant) == 0) aside_over(state, tenant);
     }
     windows_refresh(state, gpu, false, out);
+    for (Share* share : gpu.shares) lease_window_renew(state, *share, out);
   }
   gangs_reweigh(state);
 }

@@ -152,8 +152,10 @@ void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (std::erase(state.ending, tenant.id) != 0) unwarn(tenant, RunawayStep::kSpared, now, out);
 }
 
-void runaway_turn_came(Tenant& tenant) {
-  if (!std::exchange(tenant.turn_came, true)) tenant.delayed_ns = 0;
+void runaway_turn_came(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  if (std::exchange(tenant.turn_came, true)) return;
+  runaway_drained(state, tenant, now, out);
+  tenant.delayed_ns = 0;
 }
 
 void runaways_judge(State& state) {

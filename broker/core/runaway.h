@@ -15,8 +15,8 @@ void runaways_decide(State& state, Nanos now, Actions& out);
 void runaways_judge(State& state);
 /// Takes back the warning of a tenant that has drained, if there is one.
 void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out);
-/// Begins the time of a runaway gang anew, once: it is opened again.
-void runaway_turn_came(Tenant& tenant);
+/// Begins the time of a runaway gang anew, once: it is opened again. A warning is taken back.
+void runaway_turn_came(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// When runaways_decide() has something to do next, if nothing happens until then.
 Nanos runaways_at(const State& state);
 /// True if a runaway is on the GPU.
