@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "broker/core/admission.h"
 #include "broker/core/aside.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
@@ -15,9 +16,11 @@
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/policy.h"
 #include "broker/core/request.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
+#include "broker/core/vacate.h"
 #include "broker/protocol/gpu_index.h"
 
 namespace sluice::core {
@@ -203,12 +206,17 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
   if (max == tenant->memory_max && min == tenant->memory_min && kind == tenant->sm_kind &&
       percent == tenant->sm_percent)
     return;
-  for (Share& share : tenant->shares) share_account(state, share, now);
+  for (Share& share : tenant->shares) {
+    share_account(state, share, now);
+    // Until now the clock paid at the percentage that it had.
+    policies_owed(state.policy, *state.gpus[share.gpu], share, now);
+  }
   sums_remove(state, *tenant);
   tenant_rebook(state, *tenant, kind, percent, max, min, now);
   sums_add(state, *tenant);
   for (const Share& share : tenant->shares) state.gpus[share.gpu]->claims_look_at = now;
   for (Share& share : tenant->shares) line_update(state, share, now);
+  if (tenant->vacated) queue_return_renew(state, vacated_ask(state, *tenant));
   out.emplace_back(LimitsSet{tenant->id, percent, max, min, kind});
   state.queue_dirty = true;
 }

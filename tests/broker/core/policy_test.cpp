@@ -387,5 +387,45 @@ TEST(Order, IsChangedLiveWithoutAnAccountLostOrADebtKept) {
   EXPECT_NEAR(static_cast<double>(held[b]) / 1e9, 0.70, 0.04);
 }
 
+// Until they change, its budget fills at the percentage that it had.
+TEST(Fixed, NewLimitsPayNothingBackForTheTimeBefore) {
+  for (const std::uint32_t percent : {100U, 10U}) {
+    Harness core;
+    TenantAsked asked = core.ask();
+    asked.sm_percent = 10;
+    asked.sm_mode = SmMode::kFixed;
+    asked.sm_mode_given = true;
+    const TenantId fixed = core.admit(asked);
+    const TenantId other = core.admit();
+    core.want(fixed);
+    core.want(other);
+    core.pass(kSecond);
+    core.drain(fixed);
+    core.step(UsageSeen{fixed, 0, kSecond});
+    core.want(fixed);
+    const auto tokens = [&] { return core.state().tenants.at(fixed)->shares[0].tokens_ns; };
+    const double owed = -tokens();
+    ASSERT_GT(owed, 0.2e9);
+    core.pass(kSecond);
+    core.step(LimitsChanged{fixed, percent, 256 * kMiB, 256 * kMiB});
+    core.step(LimitsChanged{fixed, 20, 256 * kMiB, 256 * kMiB});
+    EXPECT_NEAR(-tokens(), owed - 0.1e9, 1e7) << "a tenth of a second, at 10 %, not at " << percent;
+  }
+}
+
+// Who is out when another order is chosen owes nothing under the next one either.
+TEST(Order, ADebtOfWhoIsOutIsNotCollectedUnderTheNextOne) {
+  Harness core(policy_of(Order::kFair));
+  const TenantId tenant = core.admit();
+  Share& share = core.state().tenants.at(tenant)->shares[0];
+  share_unbook(core.state(), share);
+  share.debt_ns = 1e9;
+  core.state().tenants.at(tenant)->vacated = true;
+  Actions out;
+  (void)step(core.state(), PolicyChanged{policy_of(Order::kRoundRobin)}, core.now);
+  (void)step(core.state(), PolicyChanged{policy_of(Order::kFair)}, core.now);
+  EXPECT_EQ(share.debt_ns, 0);
+}
+
 }  // namespace
 }  // namespace sluice::core
