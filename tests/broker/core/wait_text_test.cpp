@@ -103,5 +103,35 @@ TEST(WaitText, OfGpusThatAreUsedWholeAndOfAnEarlierRequest) {
   EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is not empty yet: job "));
 }
 
+TEST(WaitText, OfAnEarlierRequestNamesTheOneThatWaitsForTheGpu) {
+  Harness h(policy_usual(), 2, 4 * kGiB);
+  const auto pinned = [&](std::uint8_t gpu, Bytes memory, const char* name) {
+    TenantAsked asked = h.ask(TenantClass::kBatch, memory);
+    asked.pinned = {uuid_of(gpu)};
+    asked.name = name;
+    return asked;
+  };
+  h.admit(pinned(1, 3 * kGiB, "here"));
+  h.admit(pinned(2, 3 * kGiB, "there"));
+  h.step(pinned(1, 2 * kGiB, "elsewhere"));
+  h.step(pinned(2, 2 * kGiB, "before"));
+  h.step(pinned(2, kGiB, "last"));
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kPriority);
+  EXPECT_THAT(h.waits_for(), StartsWith("there is room, but before of user 1000 asked before"));
+}
+
+TEST(StoppedText, ASuspendedJobWhoseMemoryIsStillOnItsGpu) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(kGiB);
+  h.want(tenant);
+  h.step(h.command(protocol::CommandVerb::kSuspend, tenant));
+  ASSERT_EQ(h.residence(tenant), Residence::kLeaving);
+  const auto text = [&] { return state_view(h.state(), h.now).stops.front(); };
+  EXPECT_THAT(text(), testing::Not(HasSubstr("is on the host")));
+  h.drain(tenant);
+  h.out(tenant);
+  EXPECT_THAT(text(), HasSubstr("its GPU memory is on the host"));
+}
+
 }  // namespace
 }  // namespace sluice::core
