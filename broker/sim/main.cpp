@@ -20,7 +20,8 @@ constexpr int kUsageExit = 2;
 void usage_print() {
   std::printf(
       "usage: sluice-sim [--scenario NAME | --jobs FILE] [--seed N] [--seconds S]\n"
-      "                  [--quantum MS] [--policy NAME] [--sm-mode MODE] [--json | --shares]\n"
+      "                  [--quantum MS] [--policy NAME] [--sm-mode MODE] [--json]\n"
+      "       sluice-sim --shares [--seed N] [--policy NAME] [--sm-mode MODE]\n"
       "       sluice-sim --pods FILE [--gpus N] [--runs N] [--seed N]\n"
       "\n"
       "Runs the broker's core over a model of GPUs and programs in virtual time. The same seed\n"
@@ -53,8 +54,10 @@ void usage_print() {
     std::printf("  %-19s %s\n", scenario.name, scenario.what);
 }
 
+constexpr const char* kScenarioUsual = "shares-50-50";
+
 struct Options {
-  std::string scenario = "shares-50-50";
+  std::string scenario = kScenarioUsual;
   std::uint64_t seed = 1;
   std::uint64_t seconds = 0;
   std::uint64_t quantum_ms = 0;
@@ -85,6 +88,17 @@ std::optional<sluice::core::SmMode> mode_named(std::string_view name) {
   if (name == "equal") return SmMode::kEqual;
   if (name == "fixed") return SmMode::kFixed;
   return std::nullopt;
+}
+
+/// The first word given that the table of shares takes no notice of; empty = there is none.
+const char* shares_leaves_out(const Options& options) {
+  return options.seconds > 0                  ? "--seconds"
+         : options.quantum_ms > 0             ? "--quantum"
+         : options.json                       ? "--json"
+         : options.scenario != kScenarioUsual ? "--scenario"
+         : !options.jobs.empty()              ? "--jobs"
+         : !options.pods.empty()              ? "--pods"
+                                              : "";
 }
 
 std::uint64_t* number_named(Options& options, std::string_view word) {
@@ -182,6 +196,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (options.shares) {
+    if (const std::string word = shares_leaves_out(options); !word.empty())
+      return fail("--shares takes --seed, --policy and --sm-mode beside it, not " + word);
     const auto mode = options.mode.value_or(sluice::core::SmMode::kBestEffort);
     const auto order = options.order.value_or(sluice::core::Order::kFair);
     std::fputs(sluice::sim::share_table(order, mode, options.seed).c_str(), stdout);
