@@ -9,6 +9,7 @@
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
 #include "broker/core/policy.h"
+#include "broker/core/runaway.h"
 #include "broker/core/texts.h"
 
 namespace sluice::core {
@@ -140,7 +141,12 @@ std::string closed_text(const State& state, std::uint32_t g, const TenantAsked& 
     const Tenant& owner = *gpu.shares.front()->tenant;
     return gpu_name(g) + " is used whole by " + holder_text(owner) + idle_mark(owner);
   }
-  if (ask.tenant_class != TenantClass::kExclusive || gpu.shares.empty()) return "";
+  if (ask.tenant_class != TenantClass::kExclusive) return "";
+  if (gpu.shares.empty())
+    return gpu.returning == 0
+               ? ""
+               : "no job is on " + gpu_name(g) + ", but " + bytes_text(gpu.returning) +
+                     " of jobs that ended is not free yet";
   const Tenant& holder = *largest(gpu, quota_of);
   const std::size_t others = gpu.shares.size() - 1;
   return gpu_name(g) + " is not empty yet: " + holder_text(holder) + " is on it" +
@@ -249,7 +255,7 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
     return "it is a runaway: for " + duration_text(now - tenant.drain_from) +
            " it has not given its GPU back (a kernel of it runs, or it is stopped), and " +
            (ends ? "it is ended once others have waited " +
-                       duration_text(state.policy.runaway_after_ns) + " for it"
+                       duration_text(runaway_limit(state, tenant)) + " for it"
                  : "the others share the GPU with it");
   }
   if (tenant.residence != Residence::kIn && tenant.residence != Residence::kLeaving)

@@ -63,12 +63,6 @@ bool locked_out(const Tenant& tenant) {
                              [](const Process& p) { return (p.wants & ~p.drains) != 0; });
 }
 
-Nanos limit_of(const State& state, const Tenant& tenant) {
-  constexpr Nanos kLockedOutFactor = 8;  // its turn may come late, but not for ever
-  const Nanos limit = std::max(state.policy.runaway_after_ns, state.policy.drain_timeout_ns);
-  return locked_out(tenant) ? kLockedOutFactor * limit : limit;
-}
-
 bool may_be_ended(const State& state, const Tenant& tenant) {
   return state.policy.runaway == RunawayPolicy::kEnd && tenant.phase == Phase::kRunaway &&
          tenant.end_at == kNever;
@@ -116,6 +110,12 @@ bool paid(const State& state, std::uint32_t gpu, const UserDebt& debt, Nanos now
 
 }  // namespace
 
+Nanos runaway_limit(const State& state, const Tenant& tenant) {
+  constexpr Nanos kLockedOutFactor = 8;  // its turn may come late, but not for ever
+  const Nanos limit = std::max(state.policy.runaway_after_ns, state.policy.drain_timeout_ns);
+  return locked_out(tenant) ? kLockedOutFactor * limit : limit;
+}
+
 std::uint32_t share_undrained(const Share& share) {
   const auto bit = static_cast<std::uint8_t>(1U << share.index);
   return static_cast<std::uint32_t>(std::ranges::count_if(
@@ -135,7 +135,7 @@ void runaway_time_passed(Tenant& tenant, Nanos now) {
 void runaways_decide(State& state, Nanos now, Actions& out) {
   if (!state.any_drains && state.ending.empty()) return;
   undrained_each(state, [&](Tenant& tenant) {
-    if (may_be_ended(state, tenant) && tenant.delayed_ns >= limit_of(state, tenant))
+    if (may_be_ended(state, tenant) && tenant.delayed_ns >= runaway_limit(state, tenant))
       warn(state, tenant, now, out);
   });
   std::erase_if(state.ending, [&](TenantId id) {
@@ -171,7 +171,7 @@ Nanos runaways_at(const State& state) {
   if (!state.any_drains && state.ending.empty()) return at;
   undrained_each(state, [&](const Tenant& tenant) {
     if (tenant.delays && may_be_ended(state, tenant))
-      at = std::min(at, tenant.delayed_at + limit_of(state, tenant) - tenant.delayed_ns);
+      at = std::min(at, tenant.delayed_at + runaway_limit(state, tenant) - tenant.delayed_ns);
   });
   for (TenantId id : state.ending) {
     auto it = state.tenants.find(id);

@@ -17,6 +17,8 @@ void runaways_judge(State& state);
 void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out);
 /// Begins the time of a runaway gang anew, once: it is opened again. A warning is taken back.
 void runaway_turn_came(State& state, Tenant& tenant, Nanos now, Actions& out);
+/// Others wait for it so long before it is warned (RunawayPolicy::kEnd).
+Nanos runaway_limit(const State& state, const Tenant& tenant);
 /// When runaways_decide() has something to do next, if nothing happens until then.
 Nanos runaways_at(const State& state);
 /// True if a runaway is on the GPU.
