@@ -55,6 +55,8 @@ def counted(options, steps):
                                str(steps), *options], check=True, capture_output=True, text=True)
         kind = options[options.index("--count") + 1] if "--count" in options else "all"
         total = int(re.search(r"^(?:summary|totals): (\d+)", open(out.name).read(), re.M)[1])
+        if total == 0:
+            sys.exit("broker_bench: callgrind has counted nothing: broker_decision has no function decision_measured")
         return total, int(re.search(rf"^{kind} +(\d+)", done.stdout, re.M)[1])
 
 
