@@ -19,6 +19,7 @@
 #include "broker/core/command.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
+#include "broker/core/memory.h"
 #include "broker/core/placement.h"
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
@@ -44,7 +45,7 @@ bool may_step_aside(const State& state, const Tenant& tenant, Nanos now) {
 /// Is there a promise left on the GPU beside those that are on their way to it?
 bool promise_left(const State& state, const Tenant& tenant, std::uint32_t to) {
   const Gpu& gpu = *state.gpus[to];
-  Bytes min = gpu.promised_min + gpu.returning + tenant.promised;
+  Bytes min = gpu.promised_min + gpu.returning + gpu_left(gpu) + tenant.promised;
   Bytes max = gpu.promised_max + tenant.memory_max;
   Bytes spread = std::max(spread_max(gpu), tenant.memory_most - tenant.promised);
   std::uint64_t guaranteed = gpu.guaranteed + guarantee_of(tenant);
