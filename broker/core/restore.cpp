@@ -191,11 +191,11 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
     const Bytes limit = gpu.limit_max(state.policy.oversell_memory);
     const Bytes room_max = std::min(gpu.capacity, limit > others_max ? limit - others_max : 0);
     const Bytes promises = gpu.promised_min - (share.booked ? tenant->promised : 0);
-    // What the others are promised, and what the largest swappable quota may need beside it.
-    const Bytes taken = promises + gpu.returning + gpu_left(gpu) + spread_max(gpu, tenant);
+    // What the others are promised or have left, and what the largest swappable quota may need.
+    const Bytes others = promises + gpu.returning + gpu_left(gpu);
+    const Bytes taken = others + spread_max(gpu, tenant);
     const Bytes room_min = gpu.capacity - std::min(taken, gpu.capacity);
-    const Bytes room_own =
-        tenant->swap ? gpu.capacity - std::min(promises, gpu.capacity) : room_min;
+    const Bytes room_own = tenant->swap ? gpu.capacity - std::min(others, gpu.capacity) : room_min;
     const Bytes room = share.booked ? std::min(room_max, room_own) : 0;
     if (max > tenant->memory_max) max = std::max(tenant->memory_max, std::min(max, room));
     if (min > tenant->memory_min) min = std::max(tenant->memory_min, std::min(min, room_min));

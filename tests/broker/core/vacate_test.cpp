@@ -173,5 +173,19 @@ TEST(Vacate, ALoweredQuotaIsWhatIsWaitedFor) {
   EXPECT_EQ(asked().sm_percent, 30U);
 }
 
+// As at admission: a swappable quota has to find room beside what cannot be moved.
+TEST(Vacate, AQuotaIsRaisedBesideWhatASuspendedJobHasLeft) {
+  MemoryHarness h;
+  const TenantId suspended = h.holder(2 * kGiB);
+  const TenantId other = h.holder(kGiB);
+  h.seen(suspended, 2 * kGiB, kGiB, 0);
+  h.step(h.command(CommandVerb::kSuspend, suspended));
+  h.out(suspended);
+  ASSERT_EQ(h.residence(suspended), Residence::kOut);
+  h.look();
+  h.step(LimitsChanged{other, 100, 4 * kGiB, 32 * kMiB});
+  EXPECT_EQ(h.one<LimitsSet>().memory_max, 3 * kGiB);
+}
+
 }  // namespace
 }  // namespace sluice::core
