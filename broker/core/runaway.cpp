@@ -97,9 +97,11 @@ double left_of(const PaidByClock& debt, Nanos now) {
   return std::max(debt.ns - static_cast<double>(now - debt.at) * debt.rate, 0.0);
 }
 
-/// Keeps the larger of what is left of it and `ns`.
-void leave(PaidByClock& debt, double ns, double rate, Nanos now) {
-  if (left_of(debt, now) < ns) debt = {ns, rate, now};
+/// Keeps the larger of what is left of it and `ns`. True = that is `ns`.
+bool leave(PaidByClock& debt, double ns, double rate, Nanos now) {
+  if (left_of(debt, now) >= ns) return false;
+  debt = {ns, rate, now};
+  return true;
 }
 
 /// Nothing is left of it.
@@ -195,8 +197,15 @@ void debt_leave(State& state, Share& share, Nanos now) {
   UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
   debt.vtime = std::max(debt.vtime, share.vtime);
   const double part = share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu));
-  leave(debt.overrun, owed, part, now);
+  if (leave(debt.overrun, owed, part, now)) debt.budget = tenant.sm_mode == SmMode::kFixed;
   leave(debt.ahead, ahead, part, now);
+}
+
+void debts_reordered(State& state) {
+  for (auto& [whose, debt] : state.debts) {
+    debt.vtime = 0;
+    if (!debt.budget) debt.overrun = {};
+  }
 }
 
 void debt_take(State& state, Share& share, Nanos now) {

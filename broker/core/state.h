@@ -403,6 +403,7 @@ struct PaidByClock {
 /// What a user's tenants have left on a GPU (runaway.cpp): the most of each.
 struct UserDebt {
   PaidByClock overrun;  // and not paid back
+  bool budget = false;  // of a fixed share, which owes it under each order
   PaidByClock ahead;    // of gangs: had beyond what they were guaranteed
   double vtime = 0;
 };

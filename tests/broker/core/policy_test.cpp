@@ -413,6 +413,32 @@ TEST(Fixed, NewLimitsPayNothingBackForTheTimeBefore) {
   }
 }
 
+// Nor does the next job of a user whose last one has ended; a budget is kept, as of who runs.
+TEST(Order, ADebtOfAnEndedJobIsNotCollectedUnderTheNextOne) {
+  for (const SmMode mode : {SmMode::kBestEffort, SmMode::kFixed}) {
+    Harness core(policy_of(Order::kFair));
+    TenantAsked asked = core.ask();
+    asked.uid = 7;
+    asked.sm_mode = mode;
+    asked.sm_mode_given = true;
+    asked.sm_percent = 10;
+    const TenantId first = core.admit(asked);
+    core.want(first);
+    core.want(core.admit());
+    core.pass(kSecond);
+    core.drain(first);
+    core.step(UsageSeen{first, 0, kSecond});
+    core.end(first);
+    core.step(PolicyChanged{policy_of(Order::kRoundRobin)});
+    core.step(PolicyChanged{policy_of(Order::kFair)});
+    asked.request += 100;
+    const Share& next = core.state().tenants.at(core.admit(asked))->shares[0];
+    EXPECT_EQ(next.debt_ns, 0);
+    EXPECT_EQ(next.vtime, 0);
+    EXPECT_EQ(next.tokens_ns < -0.1e9, mode == SmMode::kFixed);
+  }
+}
+
 // Who is out when another order is chosen owes nothing under the next one either.
 TEST(Order, ADebtOfWhoIsOutIsNotCollectedUnderTheNextOne) {
   Harness core(policy_of(Order::kFair));
