@@ -238,6 +238,12 @@ const Waiter* queue_return_find(const State& state, TenantId tenant) {
   return nullptr;
 }
 
+void queue_return_renew(State& state, TenantAsked ask) {
+  const auto found = std::ranges::find_if(
+      state.queue, [&](const auto& waiter) { return waiter->ask.returns == ask.returns; });
+  if (found != state.queue.end()) (*found)->ask = std::move(ask);
+}
+
 void queue_return_gone(State& state, TenantId tenant) {
   const auto found = std::ranges::find_if(
       state.queue, [&](const auto& waiter) { return waiter->ask.returns == tenant; });

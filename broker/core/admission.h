@@ -10,6 +10,8 @@ void request_gone(State& state, const RequestGone& event);
 
 /// A tenant that has vacated its GPUs asks for them again, once (TenantAsked::returns).
 void queue_return(State& state, TenantAsked ask, Nanos now);
+/// What it asks for is something else now. Nothing to do for one that does not ask.
+void queue_return_renew(State& state, TenantAsked ask);
 /// Its place in the queue, or null.
 const Waiter* queue_return_find(const State& state, TenantId tenant);
 void queue_return_gone(State& state, TenantId tenant);

@@ -19,6 +19,7 @@
 #include "broker/core/command.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
+#include "broker/core/memory.h"
 #include "broker/core/placement.h"
 #include "broker/core/schedule.h"
 #include "broker/core/stay.h"
@@ -44,7 +45,7 @@ bool may_step_aside(const State& state, const Tenant& tenant, Nanos now) {
 /// Is there a promise left on the GPU beside those that are on their way to it?
 bool promise_left(const State& state, const Tenant& tenant, std::uint32_t to) {
   const Gpu& gpu = *state.gpus[to];
-  Bytes min = gpu.promised_min + gpu.returning + tenant.promised;
+  Bytes min = gpu.promised_min + gpu.returning + gpu_left(gpu) + tenant.promised;
   Bytes max = gpu.promised_max + tenant.memory_max;
   Bytes spread = std::max(spread_max(gpu), tenant.memory_most - tenant.promised);
   std::uint64_t guaranteed = gpu.guaranteed + guarantee_of(tenant);
@@ -165,6 +166,7 @@ void aside_return(State& state, const Tenant& exclusive, Actions& out) {
       if (tenant_aside_by(tenant) == 0) aside_over(state, tenant);
     }
     windows_refresh(state, gpu, false, out);
+    for (Share* share : gpu.shares) lease_window_renew(state, *share, out);
   }
   gangs_reweigh(state);
 }

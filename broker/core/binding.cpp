@@ -9,6 +9,7 @@
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
 #include "broker/core/policy.h"
+#include "broker/core/runaway.h"
 #include "broker/core/texts.h"
 
 namespace sluice::core {
@@ -140,7 +141,12 @@ std::string closed_text(const State& state, std::uint32_t g, const TenantAsked& 
     const Tenant& owner = *gpu.shares.front()->tenant;
     return gpu_name(g) + " is used whole by " + holder_text(owner) + idle_mark(owner);
   }
-  if (ask.tenant_class != TenantClass::kExclusive || gpu.shares.empty()) return "";
+  if (ask.tenant_class != TenantClass::kExclusive) return "";
+  if (gpu.shares.empty())
+    return gpu.returning == 0
+               ? ""
+               : "no job is on " + gpu_name(g) + ", but " + bytes_text(gpu.returning) +
+                     " of jobs that ended is not free yet";
   const Tenant& holder = *largest(gpu, quota_of);
   const std::size_t others = gpu.shares.size() - 1;
   return gpu_name(g) + " is not empty yet: " + holder_text(holder) + " is on it" +
@@ -163,11 +169,23 @@ std::string drain_text(const State& state, const std::vector<std::uint32_t>& can
          (more == 1 ? "GPU takes" : "GPUs take") + " no new job";
 }
 
+/// Does the request keep one of these GPUs from later ones of its user, or hold it against others?
+bool keeps_any(const Waiter& waiter, std::uint32_t uid, Prospects& prospects,
+               const std::vector<std::uint32_t>& gpus) {
+  if (waiter.reason == QueueReason::kUserLimit) return false;
+  const bool own = waiter.ask.uid == uid;
+  const auto& kept = own ? prospects.kind_of(waiter.ask).plan() : waiter.held;
+  return std::ranges::any_of(
+      gpus, [&](std::uint32_t g) { return std::ranges::find(kept, g) != kept.end(); });
+}
+
 /// Which request goes first where there would be room.
 std::string priority_text(const State& state, const TenantAsked& ask) {
+  const Placement room = placement_find(state, ask, std::vector<bool>(state.gpus.size(), false));
+  Prospects prospects(state);
   for (const auto& waiter : state.queue) {
     if (waiter->ask.request == ask.request) break;
-    if (waiter->reason == QueueReason::kUserLimit) continue;
+    if (!keeps_any(*waiter, ask.uid, prospects, room.gpus)) continue;
     return "there is room, but " + asker_text(waiter->ask) +
            " asked before, waits for the same GPUs and goes first " +
            (waiter->ask.uid == ask.uid ? "as long as it waits" : "for a while");
@@ -217,7 +235,12 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
   if (const TenantId by = tenant_aside_by(tenant); by != 0)
     return "it is put aside for job " + std::to_string(by) +
            ", which has its GPU as a whole; it comes back by itself after that";
-  if (tenant.suspended)
+  const bool runaway = tenant.phase == Phase::kRunaway;
+  if (tenant.suspended && !runaway && tenant.residence != Residence::kOut)
+    return "it is being suspended: its GPU memory goes to the host once its work on the GPU has "
+           "ended, and its processes wait until `sluice resume " +
+           id + "`";
+  if (tenant.suspended && !runaway)
     return "it is suspended: its GPU memory is on the host, what it was promised is free for "
            "others, and its processes wait until `sluice resume " +
            id + "`";
@@ -227,12 +250,12 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
   if (const Waiter* waiter = queue_return_find(state, tenant.id))
     return "it waits in the queue to get its GPU back: " +
            wait_text(state, waiter->ask, waiter->reason);
-  if (tenant.phase == Phase::kRunaway) {
+  if (runaway) {
     const bool ends = state.policy.runaway == RunawayPolicy::kEnd;
     return "it is a runaway: for " + duration_text(now - tenant.drain_from) +
            " it has not given its GPU back (a kernel of it runs, or it is stopped), and " +
            (ends ? "it is ended once others have waited " +
-                       duration_text(state.policy.runaway_after_ns) + " for it"
+                       duration_text(runaway_limit(state, tenant)) + " for it"
                  : "the others share the GPU with it");
   }
   if (tenant.residence != Residence::kIn && tenant.residence != Residence::kLeaving)

@@ -346,6 +346,7 @@ void share_switch(State& state, Share& share, std::uint32_t to, Actions& out) {
   gangs_reweigh(state);
   windows_refresh(state, from, false, out);
   windows_refresh(state, *state.gpus[to], false, out);
+  lease_window_renew(state, share, out);
 }
 
 void gpu_lost(State& state, const GpuLost& event, Nanos now, Actions& out) {

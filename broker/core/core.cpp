@@ -19,6 +19,7 @@
 #include "broker/core/restore.h"
 #include "broker/core/returning.h"
 #include "broker/core/room.h"
+#include "broker/core/runaway.h"
 #include "broker/core/schedule.h"
 #include "broker/core/state.h"
 #include "broker/core/stay.h"
@@ -58,6 +59,7 @@ void policy_changed(State& state, const PolicyChanged& event, Nanos now, Actions
   gangs_settle(state, now);
   state.policy = event.policy;
   gangs_reweigh(state);
+  if (reordered) debts_reordered(state);
   for (auto& gpu : state.gpus) {
     if (reordered) policies_chosen(state.policy, *gpu, now);
     windows_refresh(state, *gpu, true, out);

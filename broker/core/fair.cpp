@@ -80,10 +80,10 @@ class WeightedFair final : public SharePolicy {
   bool caps() const override { return true; }
 
   void chosen(const Policy&, Gpu& gpu, Nanos) const override {
-    for (Share* share : gpu.shares) {
-      share->vtime = gpu.vclock;
-      share->debt_ns = 0;
-    }
+    gpu_shares_each(gpu, [&gpu](Share& share) {
+      share.vtime = gpu.vclock;
+      share.debt_ns = 0;
+    });
   }
 
   void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {

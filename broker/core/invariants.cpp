@@ -9,6 +9,7 @@
 
 #include "broker/core/admission.h"
 #include "broker/core/backfill.h"
+#include "broker/core/lease.h"
 #include "broker/core/leaving.h"
 #include "broker/core/limits.h"
 #include "broker/core/line.h"
@@ -50,6 +51,8 @@ void promises_check(const State& state, std::size_t g) {
     check(state.tenants.contains(tenant.id), "a share has a live tenant");
     check(share->gpu == g, "a share is booked on its own GPU");
     check(share->booked, "what is listed is booked");
+    check(tenant.gang() || share->fills || share->window_ns == lease_window(state, *share),
+          "a window is as the tenants on its GPU ask for");
     check(tenant.memory_most >= tenant.memory_max && tenant.memory_most >= tenant.promised,
           "what a tenant may still hold covers its quota and its promise");
     min += tenant.promised;

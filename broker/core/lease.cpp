@@ -75,18 +75,9 @@ void word_emit(const State& state, const Share& share, Actions& out) {
 /// must drain in time, even if it takes twice as long as was learned.
 Nanos window_alone(const State& state) { return state.policy.drain_timeout_ns / 2; }
 
-Nanos window_of(const State& state, const Share& share) {
-  const Tenant& tenant = *share.tenant;
-  if (tenant.exclusive()) return 0;
-  const auto of_class =
-      state.policy.classes[static_cast<std::size_t>(tenant.tenant_class)].window_ns;
-  const Nanos own = tenant.window_ns > 0 ? tenant.window_ns : of_class;
-  const Nanos narrow = state.policy.inference_window_ns;
-  const Gpu& gpu = *state.gpus[share.gpu];
-  if (gpu.alone() && own > 0) return std::max(own, window_alone(state));
-  if (tenant.inference() || gpu.inference_count == 0 || narrow <= 0) return own;
-  const Nanos window = tenant.wide_until != 0 ? std::max(narrow, turn_window(tenant)) : narrow;
-  return own > 0 ? std::min(own, window) : window;
+void window_tell(const State& state, Share& share, Actions& out) {
+  share.window_ns = lease_window(state, share);
+  word_emit(state, share, out);
 }
 
 void share_open_word(State& state, Share& share, Actions& out) {
@@ -208,11 +199,22 @@ void let_end(State& state, Tenant& tenant, Nanos now, Actions& out) {
 
 }  // namespace
 
+Nanos lease_window(const State& state, const Share& share) {
+  const Tenant& tenant = *share.tenant;
+  if (tenant.exclusive()) return 0;
+  const auto of_class =
+      state.policy.classes[static_cast<std::size_t>(tenant.tenant_class)].window_ns;
+  const Nanos own = tenant.window_ns > 0 ? tenant.window_ns : of_class;
+  const Nanos narrow = state.policy.inference_window_ns;
+  const Gpu& gpu = *state.gpus[share.gpu];
+  if (gpu.alone() && own > 0) return std::max(own, window_alone(state));
+  if (tenant.inference() || gpu.inference_count == 0 || narrow <= 0) return own;
+  const Nanos window = tenant.wide_until != 0 ? std::max(narrow, turn_window(tenant)) : narrow;
+  return own > 0 ? std::min(own, window) : window;
+}
+
 void lease_introduce(State& state, Tenant& tenant, Actions& out) {
-  for (Share& share : tenant.shares) {
-    share.window_ns = window_of(state, share);
-    word_emit(state, share, out);
-  }
+  for (Share& share : tenant.shares) window_tell(state, share, out);
 }
 
 void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions& out) {
@@ -221,7 +223,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
   assert(tenant.residence == Residence::kIn && "a tenant that is held is never opened");
   gang_changes(state, tenant, now);
   if (tenant.phase == Phase::kRunaway) {
-    runaway_turn_came(tenant);
+    runaway_turn_came(state, tenant, now, out);
     state.room_dirty = true;  // its memory can be moved again
   }
   for (Process& process : tenant.processes) process.active = process.idle = process.drains = 0;
@@ -231,23 +233,15 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     share_account(state, share, now);
     gpu.holder = &tenant;
     gpu.leases_granted++;
+    share_episode_begin(share);
     if (!share.on) gpu.on.push_back(&share);
     share.on = true;
     share.contended = contended;
     share.turn = false;
-    share.episode_contended_ns = 0;
-    share.episode_withheld_ns = 0;
-    share.episode_unsettled_ns = 0;
-    share.episode_busy_ns = 0;
-    share.episode_charged_ns = 0;
-    share.episode_gang_ns = 0;
-    share.episode_device_ns = 0;
-    share.episode_silent_ns = 0;
-    share.episode_divided = share.episode_lost = false;
     const Nanos pause = turn_pause_left(gpu, now);
     const bool filled = share.fills;
     share.fills = pause > 0 && !tenant.gang() && !tenant.inference();
-    if (tenant.gang() || share.fills || filled) share.window_ns = window_of(state, share);
+    if (tenant.gang() || share.fills || filled) share.window_ns = lease_window(state, share);
     if (share.fills && (share.window_ns == 0 || share.window_ns > pause)) share.window_ns = pause;
     share_open_word(state, share, out);
   }
@@ -292,8 +286,7 @@ void lease_windows_usual(const State& state, Tenant& tenant, Actions& out) {
   tenant.wide_until = 0;
   for (Share& share : tenant.shares) {
     share.fills = false;
-    share.window_ns = window_of(state, share);
-    word_emit(state, share, out);
+    window_tell(state, share, out);
   }
 }
 
@@ -442,11 +435,15 @@ void windows_refresh(State& state, Gpu& gpu, bool all, Actions& out) {
   if (company == gpu.company && !all) return;
   gpu.company = company;
   for (Share* share : gpu.shares) {
-    const Nanos window = window_of(state, *share);
-    if (window == share->window_ns && !all) continue;
-    share->window_ns = window;
-    word_emit(state, *share, out);
+    if (all)
+      window_tell(state, *share, out);
+    else
+      lease_window_renew(state, *share, out);
   }
+}
+
+void lease_window_renew(State& state, Share& share, Actions& out) {
+  if (lease_window(state, share) != share.window_ns) window_tell(state, share, out);
 }
 
 }  // namespace sluice::core

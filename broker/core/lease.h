@@ -44,6 +44,10 @@ void job_released(State& state, const JobReleased& event, Nanos now, Actions& ou
 /// Announces windows that changed on a GPU (an inference tenant came or went); `all` = announce in
 /// any case (new policy).
 void windows_refresh(State& state, Gpu& gpu, bool all, Actions& out);
+/// How much may be in flight under the share's lease; 0 = any amount.
+Nanos lease_window(const State& state, const Share& share);
+/// The same for a share that comes to its GPU, or comes back to it: it was not told meanwhile.
+void lease_window_renew(State& state, Share& share, Actions& out);
 /// The first word of a new tenant: closed, epoch 1, with window and grace.
 void lease_introduce(State& state, Tenant& tenant, Actions& out);
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "broker/core/admission.h"
 #include "broker/core/aside.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
@@ -15,9 +16,11 @@
 #include "broker/core/line.h"
 #include "broker/core/memory.h"
 #include "broker/core/placement.h"
+#include "broker/core/policy.h"
 #include "broker/core/request.h"
 #include "broker/core/stay.h"
 #include "broker/core/usage.h"
+#include "broker/core/vacate.h"
 #include "broker/protocol/gpu_index.h"
 
 namespace sluice::core {
@@ -188,11 +191,11 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
     const Bytes limit = gpu.limit_max(state.policy.oversell_memory);
     const Bytes room_max = std::min(gpu.capacity, limit > others_max ? limit - others_max : 0);
     const Bytes promises = gpu.promised_min - (share.booked ? tenant->promised : 0);
-    // What the others are promised, and what the largest swappable quota may need beside it.
-    const Bytes taken = promises + gpu.returning + gpu_left(gpu) + spread_max(gpu, tenant);
+    // What the others are promised or have left, and what the largest swappable quota may need.
+    const Bytes others = promises + gpu.returning + gpu_left(gpu);
+    const Bytes taken = others + spread_max(gpu, tenant);
     const Bytes room_min = gpu.capacity - std::min(taken, gpu.capacity);
-    const Bytes room_own =
-        tenant->swap ? gpu.capacity - std::min(promises, gpu.capacity) : room_min;
+    const Bytes room_own = tenant->swap ? gpu.capacity - std::min(others, gpu.capacity) : room_min;
     const Bytes room = share.booked ? std::min(room_max, room_own) : 0;
     if (max > tenant->memory_max) max = std::max(tenant->memory_max, std::min(max, room));
     if (min > tenant->memory_min) min = std::max(tenant->memory_min, std::min(min, room_min));
@@ -203,12 +206,17 @@ void limits_changed(State& state, const LimitsChanged& event, Nanos now, Actions
   if (max == tenant->memory_max && min == tenant->memory_min && kind == tenant->sm_kind &&
       percent == tenant->sm_percent)
     return;
-  for (Share& share : tenant->shares) share_account(state, share, now);
+  for (Share& share : tenant->shares) {
+    share_account(state, share, now);
+    // Until now the clock paid at the percentage that it had.
+    policies_owed(state.policy, *state.gpus[share.gpu], share, now);
+  }
   sums_remove(state, *tenant);
   tenant_rebook(state, *tenant, kind, percent, max, min, now);
   sums_add(state, *tenant);
   for (const Share& share : tenant->shares) state.gpus[share.gpu]->claims_look_at = now;
   for (Share& share : tenant->shares) line_update(state, share, now);
+  if (tenant->vacated) queue_return_renew(state, vacated_ask(state, *tenant));
   out.emplace_back(LimitsSet{tenant->id, percent, max, min, kind});
   state.queue_dirty = true;
 }

@@ -63,12 +63,6 @@ bool locked_out(const Tenant& tenant) {
                              [](const Process& p) { return (p.wants & ~p.drains) != 0; });
 }
 
-Nanos limit_of(const State& state, const Tenant& tenant) {
-  constexpr Nanos kLockedOutFactor = 8;  // its turn may come late, but not for ever
-  const Nanos limit = std::max(state.policy.runaway_after_ns, state.policy.drain_timeout_ns);
-  return locked_out(tenant) ? kLockedOutFactor * limit : limit;
-}
-
 bool may_be_ended(const State& state, const Tenant& tenant) {
   return state.policy.runaway == RunawayPolicy::kEnd && tenant.phase == Phase::kRunaway &&
          tenant.end_at == kNever;
@@ -103,9 +97,11 @@ double left_of(const PaidByClock& debt, Nanos now) {
   return std::max(debt.ns - static_cast<double>(now - debt.at) * debt.rate, 0.0);
 }
 
-/// Keeps the larger of what is left of it and `ns`.
-void leave(PaidByClock& debt, double ns, double rate, Nanos now) {
-  if (left_of(debt, now) < ns) debt = {ns, rate, now};
+/// Keeps the larger of what is left of it and `ns`. True = that is `ns`.
+bool leave(PaidByClock& debt, double ns, double rate, Nanos now) {
+  if (left_of(debt, now) >= ns) return false;
+  debt = {ns, rate, now};
+  return true;
 }
 
 /// Nothing is left of it.
@@ -115,6 +111,12 @@ bool paid(const State& state, std::uint32_t gpu, const UserDebt& debt, Nanos now
 }
 
 }  // namespace
+
+Nanos runaway_limit(const State& state, const Tenant& tenant) {
+  constexpr Nanos kLockedOutFactor = 8;  // its turn may come late, but not for ever
+  const Nanos limit = std::max(state.policy.runaway_after_ns, state.policy.drain_timeout_ns);
+  return locked_out(tenant) ? kLockedOutFactor * limit : limit;
+}
 
 std::uint32_t share_undrained(const Share& share) {
   const auto bit = static_cast<std::uint8_t>(1U << share.index);
@@ -135,7 +137,7 @@ void runaway_time_passed(Tenant& tenant, Nanos now) {
 void runaways_decide(State& state, Nanos now, Actions& out) {
   if (!state.any_drains && state.ending.empty()) return;
   undrained_each(state, [&](Tenant& tenant) {
-    if (may_be_ended(state, tenant) && tenant.delayed_ns >= limit_of(state, tenant))
+    if (may_be_ended(state, tenant) && tenant.delayed_ns >= runaway_limit(state, tenant))
       warn(state, tenant, now, out);
   });
   std::erase_if(state.ending, [&](TenantId id) {
@@ -152,8 +154,10 @@ void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
   if (std::erase(state.ending, tenant.id) != 0) unwarn(tenant, RunawayStep::kSpared, now, out);
 }
 
-void runaway_turn_came(Tenant& tenant) {
-  if (!std::exchange(tenant.turn_came, true)) tenant.delayed_ns = 0;
+void runaway_turn_came(State& state, Tenant& tenant, Nanos now, Actions& out) {
+  if (std::exchange(tenant.turn_came, true)) return;
+  runaway_drained(state, tenant, now, out);
+  tenant.delayed_ns = 0;
 }
 
 void runaways_judge(State& state) {
@@ -169,7 +173,7 @@ Nanos runaways_at(const State& state) {
   if (!state.any_drains && state.ending.empty()) return at;
   undrained_each(state, [&](const Tenant& tenant) {
     if (tenant.delays && may_be_ended(state, tenant))
-      at = std::min(at, tenant.delayed_at + limit_of(state, tenant) - tenant.delayed_ns);
+      at = std::min(at, tenant.delayed_at + runaway_limit(state, tenant) - tenant.delayed_ns);
   });
   for (TenantId id : state.ending) {
     auto it = state.tenants.find(id);
@@ -193,8 +197,15 @@ void debt_leave(State& state, Share& share, Nanos now) {
   UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
   debt.vtime = std::max(debt.vtime, share.vtime);
   const double part = share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu));
-  leave(debt.overrun, owed, part, now);
+  if (leave(debt.overrun, owed, part, now)) debt.budget = tenant.sm_mode == SmMode::kFixed;
   leave(debt.ahead, ahead, part, now);
+}
+
+void debts_reordered(State& state) {
+  for (auto& [whose, debt] : state.debts) {
+    debt.vtime = 0;
+    if (!debt.budget) debt.overrun = {};
+  }
 }
 
 void debt_take(State& state, Share& share, Nanos now) {

@@ -15,8 +15,10 @@ void runaways_decide(State& state, Nanos now, Actions& out);
 void runaways_judge(State& state);
 /// Takes back the warning of a tenant that has drained, if there is one.
 void runaway_drained(State& state, Tenant& tenant, Nanos now, Actions& out);
-/// Begins the time of a runaway gang anew, once: it is opened again.
-void runaway_turn_came(Tenant& tenant);
+/// Begins the time of a runaway gang anew, once: it is opened again. A warning is taken back.
+void runaway_turn_came(State& state, Tenant& tenant, Nanos now, Actions& out);
+/// Others wait for it so long before it is warned (RunawayPolicy::kEnd).
+Nanos runaway_limit(const State& state, const Tenant& tenant);
 /// When runaways_decide() has something to do next, if nothing happens until then.
 Nanos runaways_at(const State& state);
 /// True if a runaway is on the GPU.
@@ -26,6 +28,8 @@ std::uint32_t share_undrained(const Share& share);
 
 /// The share leaves its GPU: what it owes there stays with its user.
 void debt_leave(State& state, Share& share, Nanos now);
+/// Another order is chosen, under which nobody owes anything but budgets.
+void debts_reordered(State& state);
 /// The share comes to its GPU: it owes at least what its user's have left there.
 void debt_take(State& state, Share& share, Nanos now);
 

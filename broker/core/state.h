@@ -63,9 +63,10 @@ struct Share {
   Nanos episode_late_ns = 0;       // as measured
   Nanos episode_delayed_ns = 0;    // while others waited for its drain,
   Nanos episode_silent_ns = 0;     // and what of that no meter accounts for
-  Nanos answer_grace_ns = 0;       // usage.cpp: silence for which it is not charged,
-  Nanos answer_grace_at = 0;       // as of this time
-  Nanos held_ns = 0;               // time open
+  Nanos before_ns = 0;  // charged for the lease before, whose meter has not told since it drained
+  Nanos answer_grace_ns = 0;  // usage.cpp: silence for which it is not charged,
+  Nanos answer_grace_at = 0;  // as of this time
+  Nanos held_ns = 0;          // time open
   std::uint64_t overruns = 0;
 
   // What the policies keep.
@@ -403,6 +404,7 @@ struct PaidByClock {
 /// What a user's tenants have left on a GPU (runaway.cpp): the most of each.
 struct UserDebt {
   PaidByClock overrun;  // and not paid back
+  bool budget = false;  // of a fixed share, which owes it under each order
   PaidByClock ahead;    // of gangs: had beyond what they were guaranteed
   double vtime = 0;
 };

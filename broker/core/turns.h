@@ -12,8 +12,9 @@ class TurnOrder : public SharePolicy {
   bool orders() const override { return true; }
 
   void chosen(const Policy&, Gpu& gpu, Nanos now) const override {
-    for (Share* share : gpu.shares)
-      turn_begin(*share, share->tenant->waiting ? share->tenant->waiting_since : now);
+    gpu_shares_each(gpu, [now](Share& share) {
+      turn_begin(share, share.tenant->waiting ? share.tenant->waiting_since : now);
+    });
   }
 
   void share_woke(const Policy& policy, const Gpu&, Share& share, Nanos now) const override {

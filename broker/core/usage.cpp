@@ -118,7 +118,34 @@ void overrun_settle(State& state, Share& share, Nanos now) {
   line_update(state, share, now);
 }
 
+/// What of a measure is of the lease before this one: as much as that was charged in full. It
+/// drained in the step in which this one was opened, so its overrun is settled now.
+Nanos before_settle(State& state, Share& share, Nanos real, Nanos now) {
+  if (share.before_ns == 0) return 0;
+  const Nanos used = std::min(real, std::exchange(share.before_ns, 0));
+  const Nanos silent = share.episode_silent_ns;
+  share.episode_late_ns += used;
+  overrun_settle(state, share, now);
+  share.episode_silent_ns = silent;
+  return used;
+}
+
 }  // namespace
+
+void share_episode_begin(Share& share) {
+  // A runaway that is opened again has not drained: its account goes on.
+  const bool untold = !share.on && share.provisional_ns > 0;
+  share.before_ns = untold ? share.before_ns + share.episode_charged_ns - share.episode_busy_ns : 0;
+  share.episode_contended_ns = 0;
+  share.episode_withheld_ns = 0;
+  share.episode_unsettled_ns = 0;
+  share.episode_busy_ns = 0;
+  share.episode_charged_ns = 0;
+  share.episode_gang_ns = 0;
+  share.episode_device_ns = 0;
+  share.episode_silent_ns = 0;
+  share.episode_divided = share.episode_lost = false;
+}
 
 void share_account(State& state, Share& share, Nanos now) {
   const Nanos passed = now - share.accounted_at;
@@ -157,12 +184,13 @@ void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {
   assert(real >= 0 && "a share is never charged more than its lease time");
   share.busy_seen_ns = std::max(share.busy_seen_ns, busy_ns);
   share.busy_ns += real;
-  share.episode_busy_ns += real;
   Gpu& gpu = *state.gpus[share.gpu];
   gpu.busy_ns += real;
+  const Nanos mine = real - before_settle(state, share, real, now);
+  share.episode_busy_ns += mine;
   const bool draining = share.on && share.tenant->phase != Phase::kOpen;
-  if (share.tenant->phase != Phase::kOpen) share.episode_late_ns += real;
-  if (share.on && (real == 0 || draining)) return;  // what runs is not seen yet
+  if (share.tenant->phase != Phase::kOpen) share.episode_late_ns += mine;
+  if (share.on && (mine == 0 || draining)) return;  // what runs is not seen yet
   if (!share.on) overrun_settle(state, share, now);
   share.provisional_ns = 0;
   if (share.episode_lost) return;  // the full charge stands

@@ -8,6 +8,9 @@ namespace sluice::core {
 /// Charges the lease time since the last account, in full, until a measure says otherwise.
 void share_account(State& state, Share& share, Nanos now);
 
+/// The share's lease is about to be opened: what was charged so far is of the one before.
+void share_episode_begin(Share& share);
+
 /// The meter's word: replaces what was charged provisionally.
 void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now);
 

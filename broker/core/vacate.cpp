@@ -71,6 +71,7 @@ void vacated_return(State& state, Tenant& tenant, Nanos now, Actions& out) {
   for (Share& share : tenant.shares) share_book(state, share);
   gangs_reweigh(state);
   windows_of(state, tenant, out);
+  for (Share& share : tenant.shares) lease_window_renew(state, share, out);
   stay_note(tenant, out);
   state.room_dirty = true;
 }

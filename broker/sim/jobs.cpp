@@ -2,6 +2,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 
 #include "broker/sim/scenarios.h"
@@ -89,8 +90,21 @@ void program_read(const json& job, std::uint32_t gpus, JobSpec& out) {
   }
 }
 
+/// A word that is written wrong would else be left out in silence.
+void keys_check(const json& job) {
+  const std::set<std::string> known = {"class",     "collective_us", "depth",   "gap_us",
+                                       "gpu",       "gpus",          "host_us", "jitter_percent",
+                                       "kernel_us", "kernels",       "mode",    "name",
+                                       "pause_us",  "percent",       "program", "weight"};
+  std::string all;
+  for (const std::string& key : known) all += (all.empty() ? "" : ", ") + key;
+  for (const auto& [key, value] : job.items())
+    if (!known.contains(key)) refuse("there is no " + key + "; there are " + all);
+}
+
 JobSpec job_read(const json& job, std::uint32_t gpus) {
   if (!job.is_object()) refuse("it is no object");
+  keys_check(job);
   JobSpec out;
   out.name = job.value("name", std::string("job"));
   out.sm_percent = number(job, "percent", 100);

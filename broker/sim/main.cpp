@@ -22,7 +22,8 @@ constexpr int kUsageExit = 2;
 void usage_print() {
   std::printf(
       "usage: sluice-sim [--scenario NAME | --jobs FILE] [--seed N] [--seconds S]\n"
-      "                  [--quantum MS] [--policy NAME] [--sm-mode MODE] [--json | --shares]\n"
+      "                  [--quantum MS] [--policy NAME] [--sm-mode MODE] [--json]\n"
+      "       sluice-sim --shares [--seed N] [--policy NAME] [--sm-mode MODE]\n"
       "       sluice-sim --pods FILE [--gpus N] [--runs N] [--seed N]\n"
       "\n"
       "Runs the broker's core over a model of GPUs and programs in virtual time. The same seed\n"
@@ -60,6 +61,8 @@ void usage_print() {
     std::printf("  %-19s %s\n", scenario.name, scenario.what);
 }
 
+constexpr const char* kScenarioUsual = "shares-50-50";
+
 struct Options {
   std::string scenario;
   std::uint64_t seed = 1;
@@ -94,6 +97,14 @@ std::optional<sluice::core::SmMode> mode_named(std::string_view name) {
   return std::nullopt;
 }
 
+/// The first word given that the table of shares takes no notice of; empty = there is none.
+const char* shares_leaves_out(const Options& options) {
+  return options.seconds > 0      ? "--seconds"
+         : options.quantum_ms > 0 ? "--quantum"
+         : options.json           ? "--json"
+                                  : "";
+}
+
 std::uint64_t* number_named(Options& options, std::string_view word) {
   if (word == "--seed") return &options.seed;
   if (word == "--gpus") return &options.gpus;
@@ -119,7 +130,7 @@ int packing_print(const Options& options) {
 }
 
 std::string scenario_name(const Options& options) {
-  return options.scenario.empty() ? "shares-50-50" : options.scenario;
+  return options.scenario.empty() ? kScenarioUsual : options.scenario;
 }
 
 /// What is to be run; null = it was said what is wrong.
@@ -199,6 +210,8 @@ int main(int argc, char** argv) {
       1)
     return fail("--scenario, --jobs, --shares and --pods exclude each other");
   if (options.shares) {
+    if (const std::string word = shares_leaves_out(options); !word.empty())
+      return fail("--shares takes --seed, --policy and --sm-mode beside it, not " + word);
     const auto mode = options.mode.value_or(sluice::core::SmMode::kBestEffort);
     const auto order = options.order.value_or(sluice::core::Order::kFair);
     std::fputs(sluice::sim::share_table(order, mode, options.seed).c_str(), stdout);

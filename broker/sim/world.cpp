@@ -44,7 +44,10 @@ Result World::run() {
   core_make();
   for (auto& job : jobs_) job_plan(*job);
   for (const PolicyChange& change : setup_.policy_changes)
-    clock_.at(change.at, [this, &change] { feed(core::PolicyChanged{change.policy}); });
+    clock_.at(change.at, [this, &change] {
+      setup_.policy = change.policy;  // which the next broker reads as well
+      feed(core::PolicyChanged{change.policy});
+    });
   for (Nanos at : setup_.broker_dies_at) clock_.at(at, [this] { broker_die(); });
   for (std::size_t i = 0; i < setup_.commands.size(); ++i)
     clock_.at(setup_.commands[i].at, [this, i] { command_give(i); });
@@ -152,6 +155,7 @@ void World::job_restore(Job& job) {
   event.uid = job.spec.uid;
   event.tenant_class = job.spec.tenant_class;
   event.sm_mode = job.grant.sm_mode;
+  event.sm_kind = job.grant.sm_kind;
   event.sm_percent = job.grant.sm_percent;
   event.memory_max = job.grant.memory_max;
   event.memory_min = job.grant.memory_min;
@@ -205,7 +209,9 @@ void World::restore_check() const {
     for (const protocol::SnapshotTenantGpu& part : view.tenant_gpus) {
       if (part.tenant != job->tenant) continue;
       assert(part.memory_max_bytes == job->grant.memory_max && "a quota survives a restart");
-      assert(part.memory_min_bytes == job->grant.memory_min && "a guarantee survives a restart");
+      assert(part.memory_min_bytes == job->grant.memory_min && "a minimum survives a restart");
+      assert(part.sm_percent == job->grant.sm_percent && part.sm_kind == job->grant.sm_kind &&
+             "a share survives a restart");
     }
   }
   for (std::uint32_t g = 0; g < closed_.size(); ++g)

@@ -215,6 +215,7 @@ void World::limits_change(const LimitsChange& change) {
 void World::act(const core::LimitsSet& action) {
   core::TenantAdmitted& grant = job_of(action.tenant)->grant;
   grant.sm_percent = action.sm_percent;
+  grant.sm_kind = action.sm_kind;
   grant.memory_max = action.memory_max;
   grant.memory_min = action.memory_min;
 }

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "trainer/lab/runner.h"
 
 namespace sluice::lab {
 namespace {
@@ -75,6 +78,28 @@ TEST(CommandOutput, FailsWithTheStatusAndTheText) {
       command_output({{"/bin/sh", "-c", "echo broken; exit 9"}, {}, {}, ""}, 5000, &error));
   EXPECT_NE(error.find("status 9"), std::string::npos) << error;
   EXPECT_NE(error.find("broken"), std::string::npos) << error;
+}
+
+// The broker has its socket in a directory of its own, which goes with it.
+TEST(Scene, WhoseBrokerDoesNotStartLeavesNoDirectory) {
+  namespace fs = std::filesystem;
+  const fs::path place = testing::TempDir() + "/scene-" + std::to_string(::getpid());
+  fs::create_directories(place);
+  std::ofstream(place / "sluiced") << "#!/bin/sh\necho \"$2\" >" << place.string() << "/socket\n";
+  fs::permissions(place / "sluiced", fs::perms::owner_all);
+  Machine machine;
+  machine.software = false;
+  machine.paths.bin = place.string();
+  const bool stop = false;
+  const ScenePlan plan{"quota", "", Control::kSluice, {}};
+  const SceneResult scene =
+      scene_run(machine, Settings{}, plan, (place / "raw").string(), stop, [](auto&&...) {});
+  EXPECT_NE(scene.problem.find("sluiced did not come up"), std::string::npos) << scene.problem;
+  std::string socket;
+  std::getline(std::ifstream(place / "socket") >> std::ws, socket);
+  ASSERT_FALSE(socket.empty());
+  EXPECT_FALSE(fs::exists(fs::path(socket).parent_path())) << socket;
+  fs::remove_all(place);
 }
 
 }  // namespace

@@ -137,6 +137,22 @@ TEST(Html, EscapesAndNeedsNothingFromOutside) {
   EXPECT_NE(html.find("<svg"), std::string::npos);
 }
 
+// As in the table: what is answered once the load is gone says nothing of the scene.
+TEST(Html, AnAnswerAfterTheWindowIsNone) {
+  const auto html = [](std::optional<std::int64_t> done_ns) {
+    LabRun run = run_make();
+    for (SceneResult& scene : run.scenes) {
+      for (JobResult& job : scene.jobs) {
+        if (job.plan.kind != JobKind::kInference) continue;
+        job.inference.requests = {{1'000'000'000, 1'010'000'000}, {2'000'000'000, done_ns}};
+      }
+    }
+    return html_format(run);
+  };
+  EXPECT_EQ(html(11'000'000'000), html(std::nullopt));
+  EXPECT_NE(html(9'000'000'000), html(std::nullopt));
+}
+
 TEST(Svg, PlotsNothingWithoutFailing) {
   EXPECT_NE(svg_lines({}, "x", "y", Axis::kLog, false).find("</svg>"), std::string::npos);
   EXPECT_NE(svg_bars({}).find("</svg>"), std::string::npos);

@@ -31,12 +31,12 @@ std::string html_format(const LabRun& run);
 std::optional<double> relative(std::optional<double> value, std::optional<double> reference);
 /// The scene of that name, or null.
 const SceneResult* scene_find(const LabRun& run, const std::string& name);
-/// A job's GPU time over the window's length, by GPU; and the share it was promised there.
+/// A job's GPU time over the window's length, by GPU; and the share that it asked for there.
 struct ShareRow {
   std::string job;
   int gpu = 0;
   std::optional<double> used;    // fraction of the GPU's time
-  std::optional<double> target;  // promised fraction under contention
+  std::optional<double> target;  // fraction: of a debug job a weight, of others a guarantee
   // Of the window, where a broker granted leases: the lease was open; work stood before a closed
   // gate (not given). In what is left the job asked for nothing (could not use).
   std::optional<double> held, waited;

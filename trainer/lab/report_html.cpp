@@ -46,7 +46,7 @@ std::string throughput_plot(const LabRun& run) {
   return svg_bars(bars);
 }
 
-// Fraction of requests answered within x milliseconds.
+// Fraction of requests answered within x milliseconds, and within the window.
 std::string latency_plot(const LabRun& run) {
   std::vector<Series> series;
   for (const SceneResult& scene : run.scenes) {
@@ -56,7 +56,8 @@ std::string latency_plot(const LabRun& run) {
       for (const Request& r : job.inference.requests) {
         if (!scene.window.contains(r.arrival_ns)) continue;
         ++count;
-        if (r.done_ns) ms.push_back(static_cast<double>(*r.done_ns - r.arrival_ns) * 1e-6);
+        if (r.done_ns && *r.done_ns < scene.window.end_ns)
+          ms.push_back(static_cast<double>(*r.done_ns - r.arrival_ns) * 1e-6);
       }
     }
     if (ms.empty()) continue;
@@ -65,6 +66,7 @@ std::string latency_plot(const LabRun& run) {
     const std::size_t stride = std::max<std::size_t>(1, ms.size() / 300);
     for (std::size_t i = 0; i < ms.size(); i += stride)
       s.points.emplace_back(ms[i], 100.0 * static_cast<double>(i + 1) / count);
+    s.points.emplace_back(ms.back(), 100.0 * static_cast<double>(ms.size()) / count);
     series.push_back(std::move(s));
   }
   return svg_lines(series, "latency, ms", "% answered", Axis::kLog, false);
@@ -92,7 +94,7 @@ std::string use_plot(const LabRun& run) {
   for (const SceneResult& scene : run.scenes) {
     for (const ShareRow& row : share_rows(scene)) {
       if (!row.used) continue;
-      const std::string target = row.target ? " of " + text(*row.target * 100, " % promised") : "";
+      const std::string target = row.target ? " of " + text(*row.target * 100, " % asked for") : "";
       bars.push_back({scene.plan.name + " " + row.job + " GPU " + std::to_string(row.gpu),
                       *row.used, text(*row.used * 100, " %") + target,
                       scene_color(scene.plan.name)});
@@ -136,8 +138,10 @@ std::string html_format(const LabRun& run) {
                 "below 100 % left requests unanswered.");
   out += figure("Training step time", step_plot(run),
                 "Every step of rank 0: sharing shows as scatter.");
-  out += figure("GPU time by job", use_plot(run),
-                "Fraction of each GPU's time that a job used, and what it was promised.");
+  out += figure(
+      "GPU time by job", use_plot(run),
+      "Fraction of each GPU's time that a job used, and the share that it asked for: a guarantee, "
+      "or a weight for debug jobs.");
   return out + "</body></html>\n";
 }
 

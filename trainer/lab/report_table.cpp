@@ -119,10 +119,10 @@ std::string table_format(const LabRun& run) {
        "to alone", "p99", "in time", "debug first", "GPUs busy", "lag"},
       {"", "", "", "", "ms", "ms", "", "ms", "ms", "p50", "", "", "ms", "", ""}};
   for (const SceneResult& scene : run.scenes) rows.push_back(scene_row(run, scene));
-  std::string out = rows_format(rows) +
-                    "\nGPU time (fractions of the window): used, [promised under contention], "
-                    "lease held, waited for "
-                    "it.\nWhat is neither held nor waited for was not asked for.\n";
+  std::string out =
+      rows_format(rows) +
+      "\nGPU time (fractions of the window): used, [asked for: a guarantee, of debug a weight], "
+      "lease held, waited for it.\nWhat is neither held nor waited for was not asked for.\n";
   std::vector<Row> shares = {{"", "", "", "used", "", "held", "waited"}};
   for (const SceneResult& scene : run.scenes) {
     for (const ShareRow& s : share_rows(scene)) {

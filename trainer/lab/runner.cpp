@@ -55,7 +55,7 @@ class Scene {
   ~Scene() {
     debug_children_.clear();
     children_.clear();
-    if (broker_) broker_->end(kEndGraceMs);
+    broker_end();
     std::error_code ignored;
     if (!segment_dir_.empty()) fs::remove_all(segment_dir_, ignored);
   }
@@ -388,6 +388,10 @@ class Scene {
       if (job.plan.kind == JobKind::kTraining) job.training = training_log_read(log);
       if (job.plan.kind == JobKind::kInference) job.inference = inference_log_read(log);
     }
+    broker_end();
+  }
+
+  void broker_end() {
     if (broker_) broker_->end(kEndGraceMs);
     std::error_code ignored;
     if (!socket_dir_.empty()) fs::remove_all(socket_dir_, ignored);

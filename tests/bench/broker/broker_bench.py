@@ -24,7 +24,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "broker/daemon"))
 import e2e_support  # noqa: E402
-from e2e_support import ADMITTED, MIB, NO_WAIT, REGISTERED, Broker, Client, admit, register  # noqa: E402
+from e2e_support import ADMITTED, MIB, NO_WAIT, REGISTERED, SWAP, Broker, Client, admit, register  # noqa: E402
 
 SLACK = 1.10
 CONFIG = "[profile.default]\ntenants_max = 4000\n"
@@ -55,6 +55,8 @@ def counted(options, steps):
                                str(steps), *options], check=True, capture_output=True, text=True)
         kind = options[options.index("--count") + 1] if "--count" in options else "all"
         total = int(re.search(r"^(?:summary|totals): (\d+)", open(out.name).read(), re.M)[1])
+        if total == 0:
+            sys.exit("broker_bench: callgrind has counted nothing: broker_decision has no function decision_measured")
         return total, int(re.search(rf"^{kind} +(\d+)", done.stdout, re.M)[1])
 
 
@@ -106,6 +108,7 @@ def broker(environment=None):
     options = ["--state", f"{state.name}/state"] + ["--realtime"] * arguments.realtime
     started = Broker(CONFIG, options=options, env=e2e_support.environment(**(environment or {})))
     atexit.register(state.cleanup)
+    atexit.register(started.stop)
     if started.word != "ready\n":
         sys.exit(f"broker_bench: sluiced does not start: {started.word}")
     os.setpriority(os.PRIO_PROCESS, started.process.pid, arguments.nice)

@@ -136,7 +136,10 @@ def counted(command, preload, *options):
     with tempfile.NamedTemporaryFile() as out:
         subprocess.run([*ahead, "valgrind", "--tool=callgrind", *options, f"--callgrind-out-file={out.name}", *command],
                        env=environment(preload), check=True, capture_output=True)
-        return int(re.search(r"^(?:summary|totals): (\d+)", open(out.name).read(), re.M)[1])
+        total = int(re.search(r"^(?:summary|totals): (\d+)", open(out.name).read(), re.M)[1])
+    if total == 0:
+        sys.exit(f"interpose_bench: callgrind has counted nothing of {command[0]} ({' '.join(options)})")
+    return total
 
 
 CALLS = 10_000, 30_000

@@ -63,6 +63,13 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(figures["worst"][0], 0.1)
         self.assertAlmostEqual(figures["busy"][0], figures["mean"][0] + 0.3)
 
+    def test_the_simulator_is_compared_over_windows_as_long(self):
+        arguments = unittest.mock.Mock(build=BUILD, preload=None, bare=False, config="", kernel=2000, sm_mode="best-effort", windows=2)
+        for window, rows in ((1, 2), (0.5, None)):
+            arguments.window = window
+            found = shares_bench.simulated(arguments, "30/70", "equal")
+            self.assertEqual(found and len(found), rows)
+
     def test_parts_are_of_what_all_used(self):
         self.assertEqual(shares_bench.parts_of([[0.125, 0.375], [0.375, 0.125]]), [[0.25, 0.75], [0.75, 0.25]])
 

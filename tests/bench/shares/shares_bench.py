@@ -33,6 +33,7 @@ MORE_KINDS = ["streams"]
 UNEQUAL = [0.2, 5, 1, 6]
 KEYS = ["mean", "error", "part", "part_error"]
 LAG_MAX = 0.02
+SIM_WINDOW_S = 1  # the simulator's windows: errors of others are no comparison
 
 
 def program(kind, index, kernel_us):
@@ -55,10 +56,10 @@ def simulated_job(kind, index, percent, kernel_us, sm_mode):
 
 
 def simulated(arguments, split, kind):
-    """Per tenant its mean share and mean error in the simulator; null where it has no such program."""
+    """Per tenant its mean share and mean error in the simulator; null where it has no such program, or other windows."""
     percents = percents_of(split)
     jobs = [simulated_job(kind, i, percent, arguments.kernel, arguments.sm_mode) for i, percent in enumerate(percents)]
-    if None in jobs or arguments.preload or arguments.bare or arguments.config:
+    if None in jobs or arguments.preload or arguments.bare or arguments.config or arguments.window != SIM_WINDOW_S:
         return None
     result = processes.simulated(arguments.build, jobs, arguments.windows * arguments.window)
     return [figures_of([busy / 1e9 for busy in job["window_busy_ns"][0]], percent / 100)

@@ -179,6 +179,21 @@ TenantAsked first_whole(Harness& h) {
   return whole;
 }
 
+// What a suspended job has left on the other GPU is not free there for several together either.
+TEST(AsideMove, NoMoreAreSentElsewhereThanHaveRoomBesideWhatOthersHaveLeft) {
+  MemoryHarness h(policy_moving(), 2);
+  const TenantId first = h.holder(2 * kGiB, false);  // packed: both on the first GPU
+  const TenantId second = h.holder(2 * kGiB, false);
+  h.pinned = {uuid_of(2)};
+  const TenantId suspended = h.holder(kGiB);
+  h.step(h.command(protocol::CommandVerb::kSuspend, suspended));
+  h.out(suspended);
+  ASSERT_EQ(promised(h, 1), 0U);
+  h.step(first_whole(h));
+  const auto goes = [&](TenantId t) { return h.state().tenants.at(t)->move_to != kNoGpu; };
+  EXPECT_NE(goes(first), goes(second)) << "its context is on the other GPU";
+}
+
 TEST(AsideMove, WhoFindsRoomGoesOnElsewhereAndTheOthersGoOut) {
   MemoryHarness h(policy_moving(), 2);
   const TenantId large = h.holder(3 * kGiB, false);  // packed: all on the first GPU

@@ -540,5 +540,26 @@ TEST(Clock, ThatGoesBackStandsStill) {
   EXPECT_TRUE(h.open(tenant));
 }
 
+// A window of half a drain timeout, made for a tenant that is alone, is no window beside others.
+TEST(Move, TheWindowIsTheOtherGpus) {
+  Policy policy = policy_swapping();
+  for (ClassPolicy& one : policy.classes) one.window_ns = 20 * kMs;
+  for (const bool inference : {false, true}) {
+    MemoryHarness h(policy, 2);
+    h.pinned = {uuid_of(1)};
+    const TenantId alone = h.holder(64 * kMiB, false);
+    EXPECT_EQ(h.lease(alone).window_ns, policy.drain_timeout_ns / 2);
+    for (int i = 0; i < 2; ++i) {
+      TenantAsked there = h.ask(inference ? TenantClass::kInference : TenantClass::kBatch);
+      there.pinned = {uuid_of(2)};
+      h.seen(h.admit(there), 32 * kMiB, 0, 0);
+    }
+    move_over(h, alone, 2);
+    h.want(alone);
+    EXPECT_TRUE(h.open(alone));
+    EXPECT_EQ(h.lease(alone).window_ns, inference ? policy.inference_window_ns : 20 * kMs);
+  }
+}
+
 }  // namespace
 }  // namespace sluice::core

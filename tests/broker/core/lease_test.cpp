@@ -474,4 +474,36 @@ TEST(Lease, EpochsGoRound) {
   }
 }
 
+/// A gang whose budget keeps it out until after the warning, when the others leave it its GPUs.
+TEST(Runaway, OfAGangWhoseTurnComesAfterTheWarningIsSpared) {
+  Policy policy = policy_usual();
+  policy.runaway_after_ns = 400 * kMs;
+  Harness core(policy, 2);
+  TenantAsked asked = core.ask();
+  asked.gpu_count = 2;
+  asked.sm_mode = SmMode::kFixed;
+  asked.sm_mode_given = true;
+  asked.sm_percent = 22;
+  const TenantId gang = core.admit(asked);
+  asked = core.ask();
+  asked.pinned = {uuid_of(1)};
+  const TenantId single = core.admit(asked);
+  core.want(gang, 0);
+  core.want(gang, 1);
+  core.want(single);
+  RunawayLog log(core);
+  log.pass(150 * kMs);
+  ASSERT_EQ(log.count(RunawayStep::kSeen), 2U);
+  core.want(gang, 0);
+  log.pass(400 * kMs);
+  ASSERT_EQ(log.count(RunawayStep::kWarned), 2U);
+  ASSERT_TRUE(core.open(single));
+  core.idle(single);
+  core.drain(single);
+  ASSERT_TRUE(core.open(gang, 0)) << "its turn has come";
+  EXPECT_EQ(core.one<RunawaySeen>().step, RunawayStep::kSpared);
+  log.pass(kSecond);
+  EXPECT_EQ(log.count(RunawayStep::kEnded), 0U);
+}
+
 }  // namespace sluice::core

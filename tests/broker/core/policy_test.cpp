@@ -387,5 +387,71 @@ TEST(Order, IsChangedLiveWithoutAnAccountLostOrADebtKept) {
   EXPECT_NEAR(static_cast<double>(held[b]) / 1e9, 0.70, 0.04);
 }
 
+// Until they change, its budget fills at the percentage that it had.
+TEST(Fixed, NewLimitsPayNothingBackForTheTimeBefore) {
+  for (const std::uint32_t percent : {100U, 10U}) {
+    Harness core;
+    TenantAsked asked = core.ask();
+    asked.sm_percent = 10;
+    asked.sm_mode = SmMode::kFixed;
+    asked.sm_mode_given = true;
+    const TenantId fixed = core.admit(asked);
+    const TenantId other = core.admit();
+    core.want(fixed);
+    core.want(other);
+    core.pass(kSecond);
+    core.drain(fixed);
+    core.step(UsageSeen{fixed, 0, kSecond});
+    core.want(fixed);
+    const auto tokens = [&] { return core.state().tenants.at(fixed)->shares[0].tokens_ns; };
+    const double owed = -tokens();
+    ASSERT_GT(owed, 0.2e9);
+    core.pass(kSecond);
+    core.step(LimitsChanged{fixed, percent, 256 * kMiB, 256 * kMiB});
+    core.step(LimitsChanged{fixed, 20, 256 * kMiB, 256 * kMiB});
+    EXPECT_NEAR(-tokens(), owed - 0.1e9, 1e7) << "a tenth of a second, at 10 %, not at " << percent;
+  }
+}
+
+// Nor does the next job of a user whose last one has ended; a budget is kept, as of who runs.
+TEST(Order, ADebtOfAnEndedJobIsNotCollectedUnderTheNextOne) {
+  for (const SmMode mode : {SmMode::kBestEffort, SmMode::kFixed}) {
+    Harness core(policy_of(Order::kFair));
+    TenantAsked asked = core.ask();
+    asked.uid = 7;
+    asked.sm_mode = mode;
+    asked.sm_mode_given = true;
+    asked.sm_percent = 10;
+    const TenantId first = core.admit(asked);
+    core.want(first);
+    core.want(core.admit());
+    core.pass(kSecond);
+    core.drain(first);
+    core.step(UsageSeen{first, 0, kSecond});
+    core.end(first);
+    core.step(PolicyChanged{policy_of(Order::kRoundRobin)});
+    core.step(PolicyChanged{policy_of(Order::kFair)});
+    asked.request += 100;
+    const Share& next = core.state().tenants.at(core.admit(asked))->shares[0];
+    EXPECT_EQ(next.debt_ns, 0);
+    EXPECT_EQ(next.vtime, 0);
+    EXPECT_EQ(next.tokens_ns < -0.1e9, mode == SmMode::kFixed);
+  }
+}
+
+// Who is out when another order is chosen owes nothing under the next one either.
+TEST(Order, ADebtOfWhoIsOutIsNotCollectedUnderTheNextOne) {
+  Harness core(policy_of(Order::kFair));
+  const TenantId tenant = core.admit();
+  Share& share = core.state().tenants.at(tenant)->shares[0];
+  share_unbook(core.state(), share);
+  share.debt_ns = 1e9;
+  core.state().tenants.at(tenant)->vacated = true;
+  Actions out;
+  (void)step(core.state(), PolicyChanged{policy_of(Order::kRoundRobin)}, core.now);
+  (void)step(core.state(), PolicyChanged{policy_of(Order::kFair)}, core.now);
+  EXPECT_EQ(share.debt_ns, 0);
+}
+
 }  // namespace
 }  // namespace sluice::core

@@ -136,5 +136,36 @@ TEST(View, SaysWhyMemoryStays) {
   EXPECT_EQ(reason(h.admit(whole)), StayReason::kExclusive);
 }
 
+// Who made it wait leaves while it drains, so that it is opened before its meter has told.
+TEST(Usage, WorkOfTheLeaseBeforeIsChargedOnce) {
+  Harness core;
+  const TenantId a = core.admit();
+  const TenantId b = core.admit();
+  core.want(a);
+  core.want(b);
+  core.pass(11 * kMs);
+  ASSERT_FALSE(core.open(a));
+  core.want(a);
+  core.pass(50 * kMs);
+  core.end(b);
+  core.drain(a);
+  ASSERT_TRUE(core.open(a));
+  const auto charged = [&] {
+    const Share& share = core.state().tenants.at(a)->shares[0];
+    return share.vtime * share_weight(*core.state().gpus[0], share);
+  };
+  core.step(UsageSeen{a, 0, 61 * kMs});
+  EXPECT_DOUBLE_EQ(charged(), 61e6);
+  core.pass(9 * kMs);
+  core.step(UsageSeen{a, 0, 70 * kMs});
+  EXPECT_DOUBLE_EQ(charged(), 70e6);
+  core.want(core.admit());
+  core.pass(11 * kMs);
+  ASSERT_FALSE(core.open(a));
+  core.drain(a);
+  core.step(UsageSeen{a, 0, 81 * kMs});
+  EXPECT_NEAR(charged(), 81e6, 1e6) << "what others waited for before is no silence now";
+}
+
 }  // namespace
 }  // namespace sluice::core

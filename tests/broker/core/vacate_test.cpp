@@ -132,5 +132,60 @@ TEST(Rest, NobodyRestsWhoCouldNotSayThatItWants) {
   EXPECT_EQ(promised(h, 0), kGiB);
 }
 
+// It was away when the window beside inference was announced, or when a reload brought another.
+TEST(Vacate, WhoComesBackHasTheWindowOfNow) {
+  Policy policy = policy_swapping();
+  for (ClassPolicy& one : policy.classes) one.window_ns = 20 * kMs;
+  for (const bool inference : {false, true}) {
+    MemoryHarness h(policy);
+    const TenantId tenant = h.holder(64 * kMiB);
+    for (int i = 0; i < 2; ++i) h.holder(64 * kMiB);
+    h.step(h.command(CommandVerb::kSuspend, tenant));
+    h.out(tenant);
+    if (inference) h.seen(h.admit(TenantClass::kInference), 32 * kMiB, 0, 0);
+    Policy other = policy;
+    for (ClassPolicy& one : other.classes) one.window_ns = 5 * kMs;
+    if (!inference) h.step(PolicyChanged{other});
+    h.step(h.command(CommandVerb::kResume, tenant));
+    h.look();
+    h.moved(tenant);
+    ASSERT_EQ(h.residence(tenant), Residence::kIn);
+    h.want(tenant);
+    EXPECT_EQ(h.lease(tenant).window_ns, inference ? policy.inference_window_ns : 5 * kMs);
+  }
+}
+
+// What it asks for to come back is what its limits are now.
+TEST(Vacate, ALoweredQuotaIsWhatIsWaitedFor) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(3 * kGiB, false);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.ack(tenant);
+  h.step(frozen(tenant));
+  h.holder(2 * kGiB, false);
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.look();
+  ASSERT_EQ(h.residence(tenant), Residence::kOut);
+  EXPECT_EQ(h.state().queue.size(), 1U);
+  const auto asked = [&] { return h.state().queue.front()->ask; };
+  EXPECT_EQ(asked().sm_percent, 100U);
+  h.step(LimitsChanged{tenant, 30, 3 * kGiB, 3 * kGiB});
+  EXPECT_EQ(asked().sm_percent, 30U);
+}
+
+// As at admission: a swappable quota has to find room beside what cannot be moved.
+TEST(Vacate, AQuotaIsRaisedBesideWhatASuspendedJobHasLeft) {
+  MemoryHarness h;
+  const TenantId suspended = h.holder(2 * kGiB);
+  const TenantId other = h.holder(kGiB);
+  h.seen(suspended, 2 * kGiB, kGiB, 0);
+  h.step(h.command(CommandVerb::kSuspend, suspended));
+  h.out(suspended);
+  ASSERT_EQ(h.residence(suspended), Residence::kOut);
+  h.look();
+  h.step(LimitsChanged{other, 100, 4 * kGiB, 32 * kMiB});
+  EXPECT_EQ(h.one<LimitsSet>().memory_max, 3 * kGiB);
+}
+
 }  // namespace
 }  // namespace sluice::core

@@ -103,5 +103,69 @@ TEST(WaitText, OfGpusThatAreUsedWholeAndOfAnEarlierRequest) {
   EXPECT_THAT(h.waits_for(), HasSubstr("GPU 0 is not empty yet: job "));
 }
 
+TEST(WaitText, OfAnEarlierRequestNamesTheOneThatWaitsForTheGpu) {
+  Harness h(policy_usual(), 2, 4 * kGiB);
+  const auto pinned = [&](std::uint8_t gpu, Bytes memory, const char* name) {
+    TenantAsked asked = h.ask(TenantClass::kBatch, memory);
+    asked.pinned = {uuid_of(gpu)};
+    asked.name = name;
+    return asked;
+  };
+  h.admit(pinned(1, 3 * kGiB, "here"));
+  h.admit(pinned(2, 3 * kGiB, "there"));
+  h.step(pinned(1, 2 * kGiB, "elsewhere"));
+  h.step(pinned(2, 2 * kGiB, "before"));
+  h.step(pinned(2, kGiB, "last"));
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kPriority);
+  EXPECT_THAT(h.waits_for(), StartsWith("there is room, but before of user 1000 asked before"));
+}
+
+TEST(WaitText, OfMemoryThatAnEndedJobHasStill) {
+  MemoryHarness h;
+  h.step(DeviceSeen{uuid_of(1), 0, 0, 0});
+  const TenantId first = h.holder(2 * kGiB, false);
+  h.step(FounderGone{first});
+  h.step(ProcessGone{Harness::process(first), false, {2 * kGiB}});
+  h.step(h.ask(TenantClass::kExclusive, 0));
+  EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kDrain);
+  EXPECT_EQ(h.waits_for(), "no job is on GPU 0, but 2 GiB of jobs that ended is not free yet");
+}
+
+TEST(StoppedText, ARunawayHearsOfItsOwnTime) {
+  Harness h(policy_usual(), 2);
+  TenantAsked asked = h.ask();
+  asked.gpu_count = 2;
+  const TenantId gang = h.admit(asked);
+  asked = h.ask();
+  asked.pinned = {uuid_of(1)};
+  const TenantId single = h.admit(asked);
+  h.want(gang, 0);
+  h.want(gang, 1);
+  h.want(single);
+  h.pass(50 * kMs);
+  ASSERT_FALSE(h.open(gang));
+  h.drain(gang, 1);
+  h.pass(200 * kMs);
+  const auto text = [&] { return state_view(h.state(), h.now).stops.front(); };
+  EXPECT_THAT(text(), HasSubstr("ended once others have waited 4 s for it"));
+  h.step(ProcessJoined{gang, 900});
+  h.step(GateWanted{900, 1, h.epoch(gang, 1)});
+  EXPECT_THAT(text(), HasSubstr("ended once others have waited 32 s for it"))
+      << "its turn may be all that it lacks";
+}
+
+TEST(StoppedText, ASuspendedJobWhoseMemoryIsStillOnItsGpu) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(kGiB);
+  h.want(tenant);
+  h.step(h.command(protocol::CommandVerb::kSuspend, tenant));
+  ASSERT_EQ(h.residence(tenant), Residence::kLeaving);
+  const auto text = [&] { return state_view(h.state(), h.now).stops.front(); };
+  EXPECT_THAT(text(), testing::Not(HasSubstr("is on the host")));
+  h.drain(tenant);
+  h.out(tenant);
+  EXPECT_THAT(text(), HasSubstr("its GPU memory is on the host"));
+}
+
 }  // namespace
 }  // namespace sluice::core

@@ -244,5 +244,22 @@ TEST(Simulator, EveryScenarioRuns) {
   EXPECT_FALSE(scenario_make("nowhere", 1).has_value());
 }
 
+// What a broker is started with is the configuration of now, and a guarantee is one still.
+TEST(Restart, KeepsGuaranteesAndWhatAReloadBrought) {
+  Experiment setup = setup_shares({60, 40}, 1);
+  setup.duration_ns = 4 * kSecond;
+  for (core::ClassPolicy& policy : setup.policy.classes) policy.sm = core::SmRule::kGuaranteed;
+  PolicyChange change{kSecond, setup.policy};
+  change.policy.order = core::Order::kRoundRobin;
+  setup.policy_changes.push_back(change);
+  setup.broker_dies_at = {2 * kSecond};
+  const Result result = simulate(setup);
+  EXPECT_EQ(result.restored, 2U);
+  EXPECT_EQ(result.view.gpus[0].sm_guaranteed, 100U);
+  for (const JobResult& job : result.jobs)
+    EXPECT_NEAR(static_cast<double>(job.window_busy_ns[0].back()) / 1e9, 0.5, 0.05)
+        << "a turn each";
+}
+
 }  // namespace
 }  // namespace sluice::sim
