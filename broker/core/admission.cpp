@@ -185,6 +185,7 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   if (request_refused(state, ask, out)) return;
   state.planned.resize(state.gpus.size(), false);
   state.kept.resize(state.gpus.size(), false);
+  state.kept_for.resize(state.gpus.size());
   Prospects prospects(state);
   const Placement placement = limited(state, ask)
                                   ? Placement{{}, QueueReason::kUserLimit}

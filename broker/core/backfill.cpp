@@ -61,9 +61,18 @@ bool others_are_in_the_way(const State& state, const Gpu& gpu, const Waiter& wai
   return own + ask.memory_max <= gpu.capacity;
 }
 
+void kept_add(const State& state, std::uint32_t g, const Waiter& waiter, KeptFor& kept) {
+  const TenantAsked& ask = waiter.ask;
+  kept.more_than_share = kept.more_than_share || waiter.reason != QueueReason::kShare ||
+                         !lacks_only_share(state, *state.gpus[g], ask);
+  kept.most += ask.memory_max;
+  kept.promise += ask.swap ? ask.memory_min : ask.memory_max;
+}
+
 void hold_mark(State& state, const Waiter& waiter) {
   for (const std::uint32_t g : waiter.held) {
     state.kept[g] = true;
+    kept_add(state, g, waiter, state.kept_for[g]);
     if (waiter.ask.tenant_class != TenantClass::kExclusive) continue;
     state.gpus[g]->draining = true;
     if (makes_room(state, waiter)) state.gpus[g]->step_aside = true;
@@ -86,26 +95,18 @@ bool hold_begin(State& state, Prospects& prospects, Waiter& waiter, Nanos now) {
   return true;
 }
 
-bool keeps(const Waiter& waiter, std::uint32_t gpu, std::uint32_t uid) {
-  return waiter.ask.uid == uid || std::ranges::find(waiter.held, gpu) != waiter.held.end();
-}
-
 /// True if the request delays none of those that keep the GPU from it: it takes no guaranteed
 /// share, they lack nothing else there, and the GPU has memory for all of them.
-bool delays_nobody(const State& state, std::uint32_t g, const TenantAsked& ask) {
-  if (ask.sm_kind == SmKind::kGuaranteed || ask.tenant_class == TenantClass::kExclusive)
+bool delays_nobody(const State& state, std::uint32_t g, const TenantAsked& ask,
+                   const KeptFor* own) {
+  const KeptFor& others = state.kept_for[g];
+  if (ask.sm_kind == SmKind::kGuaranteed || ask.tenant_class == TenantClass::kExclusive ||
+      others.more_than_share || (own != nullptr && own->more_than_share))
     return false;
-  const Gpu& gpu = *state.gpus[g];
-  Bytes most = ask.memory_max;
-  Bytes promise = ask.swap ? ask.memory_min : ask.memory_max;
-  for (const auto& waiter : state.queue) {
-    if (waiter == nullptr || waiter->looked != state.queue_looks || !keeps(*waiter, g, ask.uid))
-      continue;
-    if (!lacks_only_share(state, gpu, waiter->ask)) return false;
-    most += waiter->ask.memory_max;
-    promise += waiter->ask.swap ? waiter->ask.memory_min : waiter->ask.memory_max;
-  }
-  return promise_fits(state, gpu, true, most, promise);
+  const Bytes most = ask.memory_max + others.most + (own != nullptr ? own->most : 0);
+  const Bytes promise = (ask.swap ? ask.memory_min : ask.memory_max) + others.promise +
+                        (own != nullptr ? own->promise : 0);
+  return promise_fits(state, *state.gpus[g], true, most, promise);
 }
 
 bool holds_begin(State& state, Prospects& prospects, Nanos now) {
@@ -126,6 +127,7 @@ bool holds_begin(State& state, Prospects& prospects, Nanos now) {
 void keeping_begin(State& state, Nanos now) {
   state.planned.assign(state.gpus.size(), false);
   state.kept.assign(state.gpus.size(), false);
+  state.kept_for.assign(state.gpus.size(), {});
   state.kept_unseen = false;
   ++state.queue_looks;
   for (const auto& waiter : state.queue) {
@@ -138,14 +140,17 @@ void keeping_begin(State& state, Nanos now) {
 
 void keeping_add(State& state, Prospects& prospects, Waiter& waiter) {
   UserCount& user = state.users[waiter.ask.uid];
-  if (user.kept_with != state.queue_looks) user.kept.assign(state.gpus.size(), false);
+  if (user.kept_with != state.queue_looks) {
+    user.kept.assign(state.gpus.size(), false);
+    user.kept_for.assign(state.gpus.size(), {});
+  }
   user.kept_with = state.queue_looks;
   waiter.first = true;
-  waiter.looked = state.queue_looks;
   for (const std::uint32_t g : prospects.kind_of(waiter.ask).plan()) {
     if (!state.planned[g]) prospects.planned_grew();
     waiter.first = waiter.first && !user.kept[g];
     state.planned[g] = user.kept[g] = true;
+    kept_add(state, g, waiter, user.kept_for[g]);
   }
   hold_mark(state, waiter);
 }
@@ -159,13 +164,15 @@ void keeping_all(State& state) {
 Placement placement_now(const State& state, Prospects::Kind& prospect, const TenantAsked& ask) {
   const Placement& apart = prospect.find();
   if (!apart.gpus.empty() || apart.reason != QueueReason::kPriority) return apart;
+  if (state.kept_unseen) return prospect.find_without(state.kept);
   std::vector<bool> kept = state.kept;
-  const auto user = state.users.find(ask.uid);
-  if (user != state.users.end() && user->second.kept_with == state.queue_looks)
-    for (std::size_t g = 0; g < kept.size(); ++g) kept[g] = kept[g] || user->second.kept[g];
-  if (!state.kept_unseen)
-    for (std::uint32_t g = 0; g < kept.size(); ++g)
-      kept[g] = kept[g] && !delays_nobody(state, g, ask);
+  const auto found = state.users.find(ask.uid);
+  const bool waits = found != state.users.end() && found->second.kept_with == state.queue_looks;
+  for (std::uint32_t g = 0; g < kept.size(); ++g) {
+    kept[g] = kept[g] || (waits && found->second.kept[g]);
+    if (kept[g])
+      kept[g] = !delays_nobody(state, g, ask, waits ? &found->second.kept_for[g] : nullptr);
+  }
   return prospect.find_without(kept);
 }
 

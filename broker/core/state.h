@@ -363,7 +363,6 @@ struct Waiter {
   bool news = false;  // position or reason are others than it was told
 
   // backfill.cpp
-  std::uint64_t looked = 0;         // State::queue_looks, when it was looked at
   bool first = false;               // of those of its user that wait for these GPUs
   Nanos hold_until = 0;             // it keeps `held` from the requests behind it; 0 = it does not
   std::vector<std::uint32_t> held;  // GPU indexes
@@ -380,12 +379,20 @@ struct Ghost {
   Nanos allowance_ns = 0;
 };
 
+/// What the requests that keep a GPU from others want there.
+struct KeptFor {
+  bool more_than_share = false;  // some of them lack more than a guaranteed share
+  Bytes most = 0;                // the sum of their quotas,
+  Bytes promise = 0;             // and of what of them has to be on the GPU
+};
+
 struct UserCount {
   std::uint32_t admitted = 0;
   std::uint32_t queued = 0;
-  Bytes host_bytes = 0;         // in host memory, or on the way there
-  std::vector<bool> kept;       // backfill.cpp: per GPU, a request of its own waits for it,
-  std::uint64_t kept_with = 0;  // as of this look through the queue
+  Bytes host_bytes = 0;           // in host memory, or on the way there
+  std::vector<bool> kept;         // backfill.cpp: per GPU, a request of its own waits for it,
+  std::vector<KeptFor> kept_for;  // and what those want there,
+  std::uint64_t kept_with = 0;    // as of this look through the queue
 };
 /// What tenants of a group have together (limits.cpp).
 struct Sum {
@@ -445,9 +452,10 @@ class State {
   std::unordered_map<ProcessId, Tenant*> processes;
   std::unordered_map<std::uint32_t, UserCount> users;
   std::vector<std::unique_ptr<Waiter>> queue;
-  std::vector<bool> planned;   // per GPU: a request in the queue plans to get it
-  std::vector<bool> kept;      // per GPU: no request behind the one that holds it gets it
-  std::vector<Tenant*> gangs;  // admitted, several GPUs, not exclusive
+  std::vector<bool> planned;      // per GPU: a request in the queue plans to get it
+  std::vector<bool> kept;         // per GPU: no request behind the one that holds it gets it
+  std::vector<KeptFor> kept_for;  // per GPU: what those want there
+  std::vector<Tenant*> gangs;     // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
   std::vector<TenantId> ending;  // runaways that have been warned
   bool any_drains = false;       // runaway.cpp: some tenant drained when that was last looked at
