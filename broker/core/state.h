@@ -401,9 +401,10 @@ struct PaidByClock {
 
 /// What a user's tenants have left on a GPU (runaway.cpp): the most of each.
 struct UserDebt {
-  PaidByClock overrun;  // and not paid back
-  PaidByClock ahead;    // of gangs: had beyond what they were guaranteed
-  double vtime = 0;
+  PaidByClock overrun;     // and not paid back
+  PaidByClock ahead;       // of gangs: had beyond what they were guaranteed
+  double vtime = 0;        // where the last one was in virtual time; counts
+  double vtime_until = 0;  // until the GPU's virtual time is this
 };
 
 /// A wish for memory on the GPUs, first come first served (room.cpp): of an allocation that waits,

@@ -249,6 +249,24 @@ TEST(Share, AFreshJobForEachKernelIsNoNewBeginning) {
   }
 }
 
+/// Nor if the job is over within its first turn. Two such users left an older job nothing, for
+/// which three quarters of the time were.
+TEST(Share, AFreshJobForEachTurnIsNoNewBeginning) {
+  for (const std::uint64_t kernels : {2U, 5U}) {
+    Experiment setup = setup_shares({60, 10, 10}, 1);
+    setup.duration_ns = 20 * kSecond;
+    for (std::size_t i : {1U, 2U}) {
+      JobSpec& fresh = setup.jobs[i];
+      fresh.uid = 2000 + static_cast<std::uint32_t>(i);
+      fresh.start_ns = static_cast<Nanos>(i) * kSecond;
+      fresh.kernel_jitter = 0;
+      fresh.tasks = kernels;
+      fresh.again = true;
+    }
+    EXPECT_GE(share(simulate(setup).jobs[0], setup), 0.95 * 60 / 80) << kernels << " kernels each";
+  }
+}
+
 /// What the GPU is idle for while a neighbour pauses, until that one gives it back, is the
 /// neighbour's: with it for nothing, ten weights left 65 % of a promised 90.
 TEST(Share, NeighboursThatPauseLeaveEverybodyHisGuarantee) {
