@@ -331,7 +331,8 @@ struct Gpu {
   Nanos load_busy_ns = 0;  // busy_ns when that was looked at
 
   // What the policies keep.
-  double vclock = 0;  // fair.cpp: virtual time of the GPU
+  double vclock = 0;         // fair.cpp: virtual time of the GPU,
+  std::vector<Share*> left;  // and the singles that count for it though they have just drained
   // fair.cpp: weights of the shares that compete and owe nothing, and when they were summed up.
   mutable double rivals_weight = 0;
   mutable Nanos rivals_at = kNever;

@@ -378,5 +378,37 @@ TEST(GangPromise, RanksThatDifferTakeNothingFromTheNeighbours) {
   }
 }
 
+/// A single that drains because a gang's turn has come keeps its place, though for a moment nobody
+/// is in line but a neighbour that is far ahead: it had 28 % of the promised 60, and the gang of
+/// 30 % had 65.
+TEST(GangPromise, ASinglesPlaceIsKeptWhileItDrainsForAGang) {
+  for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+    Experiment setup = setup_ranks({362'000, 362'000}, 30);
+    setup.seed = seed;
+    for (core::ClassPolicy& c : setup.policy.classes) {
+      c.sm = core::SmRule::kAsked;
+      c.window_ns = 20 * kMs;
+    }
+    setup.jobs[0].queue_depth = 4;
+    JobSpec ahead = setup.jobs[2];  // each of its turns is a second of its share
+    ahead.name = "ahead";
+    ahead.uid = 9;
+    ahead.sm_percent = 2;
+    ahead.behaviour = Behaviour::kBursts;
+    ahead.kernel_ns = 685'000;
+    ahead.kernels = ahead.queue_depth = 100;
+    ahead.think_ns = 820'000;
+    setup.jobs.erase(setup.jobs.begin() + 1);
+    JobSpec& single = setup.jobs[1];
+    single.sm_percent = 60;
+    single.kernel_ns = 9 * kMs;
+    single.kernel_jitter = 0.5;
+    setup.jobs.push_back(ahead);
+    const Result result = simulate(setup);
+    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.30) << "seed " << seed;
+    EXPECT_GE(worst_window(result.jobs[1]), 0.95 * 0.60) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::sim
