@@ -235,6 +235,12 @@ void gang_keep(State& state, Tenant& gang, Nanos now) {
   }
 }
 
+/// Until when a gang that holds the GPU keeps it from other gangs. Several can have their turns in
+/// hand. If each closed the one before at once, none would run.
+Nanos kept_by_gang_until(const State& state, const Gpu& gpu) {
+  return gang_holds(gpu) ? gpu.holder->opened_at + state.policy.quantum_ns : 0;
+}
+
 /// Serves the first gangs of the line as far as their turns have come. `claimed`: a GPU that an
 /// earlier one waits for; with none left the rest of the line can have nothing. True = something
 /// changed.
@@ -250,6 +256,10 @@ bool line_serve(State& state, bool urgent, std::size_t* left, Nanos now, Actions
       gpu.claimed = true;
       --*left;
       ready = ready && turn_come(state, gpu, share, now);
+      const Nanos until = kept_by_gang_until(state, gpu);
+      if (now >= until) continue;
+      ready = false;
+      state.gangs_at = std::min(state.gangs_at, until);
     }
     turn_comes(*gang, ready, now);
     if (ready && gang_serve(state, *gang, now, out)) return true;

@@ -443,5 +443,46 @@ TEST(GangPromise, ASinglesPlaceIsKeptWhileItDrainsForAGang) {
   }
 }
 
+/// Two gangs whose turns inference interrupts again and again do not close each other at once when
+/// both have their turns in hand: they had 10 % of the promised 27, with the GPUs a third busy.
+TEST(GangPromise, GangsDoNotCutEachOtherOffAtOnce) {
+  Experiment setup;
+  setup.duration_ns = 12 * kSecond;
+  setup.gpus.resize(2);
+  setup.policy = policy_usual();
+  for (core::ClassPolicy& c : setup.policy.classes) {
+    c.sm = core::SmRule::kAsked;
+    c.window_ns = 20 * kMs;
+  }
+  for (const auto& [percent, kernel_ns] : {std::pair{27U, 163'000L}, std::pair{13U, 1'004'000L}}) {
+    JobSpec gang;
+    gang.name = "gang-" + std::to_string(percent);
+    gang.uid = percent;
+    gang.sm_percent = percent;
+    gang.gpu_count = 2;
+    gang.behaviour = Behaviour::kTraining;
+    gang.kernel_ns = kernel_ns;
+    gang.kernels = 4;
+    gang.communication_ns = 300'000;
+    setup.jobs.push_back(gang);
+  }
+  JobSpec serve;
+  serve.name = "serve";
+  serve.uid = 9;
+  serve.tenant_class = TenantClass::kInference;
+  serve.sm_percent = 10;
+  serve.pinned = {0};
+  serve.behaviour = Behaviour::kRequests;
+  serve.kernel_ns = 127'000;
+  serve.kernels = serve.queue_depth = 1;
+  serve.rate_hz = 640;
+  setup.jobs.push_back(serve);
+  const Result result = simulate(setup);
+  EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.27);
+  EXPECT_GE(part(result.jobs[1], setup.duration_ns), 0.95 * 0.13);
+  EXPECT_GE(static_cast<double>(result.gpu_busy_ns[0]),
+            0.65 * static_cast<double>(setup.duration_ns));
+}
+
 }  // namespace
 }  // namespace sluice::sim
