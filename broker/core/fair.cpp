@@ -87,10 +87,9 @@ class WeightedFair final : public SharePolicy {
   }
 
   void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {
-    const double weight = share_weight(gpu, share);
-    const double credit = static_cast<double>(kCreditQuanta * policy.quantum_ns) / weight;
-    const double lead = static_cast<double>(kAheadQuanta * policy.quantum_ns) / weight;
-    share.vtime = std::clamp(share.vtime, gpu.vclock - credit, gpu.vclock + lead);
+    const double lead =
+        static_cast<double>(kAheadQuanta * policy.quantum_ns) / share_weight(gpu, share);
+    share.vtime = std::clamp(share.vtime, fair_begins(policy, gpu, share), gpu.vclock + lead);
   }
 
   void share_charged(const Policy&, Gpu& gpu, Share& share, double ns) const override {
@@ -144,6 +143,11 @@ class WeightedFair final : public SharePolicy {
 const SharePolicy& weighted_fair() {
   static const WeightedFair policy;
   return policy;
+}
+
+double fair_begins(const Policy& policy, const Gpu& gpu, const Share& share) {
+  const auto credit = static_cast<double>(kCreditQuanta * policy.quantum_ns);
+  return gpu.vclock - credit / share_weight(gpu, share);
 }
 
 void fair_clock_advance(Gpu& gpu, double slowest_vtime) {

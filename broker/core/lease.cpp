@@ -129,6 +129,8 @@ void lease_drained(State& state, Tenant& tenant, Nanos now, Actions& out) {
     share.on = false;
     share.left_at = now;
     std::erase(state.gpus[share.gpu]->on, &share);
+    if (!tenant.gang() && !tenant.exclusive() && !lease_idle(tenant))
+      state.gpus[share.gpu]->left.push_back(&share);
   }
   gpus_give_up(state, tenant);
   tenant.phase = Phase::kClosed;

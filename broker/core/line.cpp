@@ -43,12 +43,33 @@ HeapPlace& heap_place(Share& share) { return share.heap; }
 void line_enter(State& state, Share& share, Nanos now) {
   Gpu& gpu = *state.gpus[share.gpu];
   share.heap.since = ++gpu.waiting_count;
+  line_clock_advance(state, gpu, now);  // what a pause of it has moved counts before it is back
+  std::erase(gpu.left, &share);
   policies_woke(state.policy, gpu, share, now);
   cap_look(state, gpu, share, now);
   gpu.waiting.push_back(&share);
   if (share.tenant->gang()) gpu.waiting_gangs.push_back(&share);
   line_count(gpu, share);
   heap_enter(state, gpu, share, now);
+}
+
+void line_clock_advance(const State& state, Gpu& gpu, Nanos now) {
+  double slowest = 0;
+  bool any = false;
+  auto consider = [&](const Share& share) {
+    slowest = any ? std::min(slowest, share.vtime) : share.vtime;
+    any = true;
+  };
+  for (const auto& lane : gpu.ready)
+    if (const Share* first = lane.first()) consider(*first);
+  if (gpu.holder != nullptr && !gpu.holder->exclusive())
+    for (const Share* share : gpu.on)
+      if (share->tenant == gpu.holder) consider(*share);
+  std::erase_if(gpu.left, [&](const Share* share) {
+    return now - share->left_at >= state.policy.idle_grace_ns;
+  });
+  for (const Share* share : gpu.left) consider(*share);
+  if (any) fair_clock_advance(gpu, slowest);
 }
 
 void line_leave(State& state, Share& share) {

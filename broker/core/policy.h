@@ -109,6 +109,8 @@ const SharePolicy& first_come();
 bool band_serves(const Gpu&, const Share&);
 /// Share of the GPU's time that the inference shares are guaranteed against those active now.
 double band_guarantee(const Gpu&);
+/// The least virtual time with which the share can begin now.
+double fair_begins(const Policy&, const Gpu&, const Share&);
 /// Moves the GPU's virtual time up to the slowest of those that compete now.
 void fair_clock_advance(Gpu&, double slowest_vtime);
 

@@ -12,10 +12,11 @@
 // What a tenant overran is its debt (fair.cpp, budget.cpp). A debt outlives its tenant: the next
 // tenants of the user on that GPU begin with what is left of it. It is not handed over but goes on
 // shrinking by the clock, so that no tenant can be sent ahead to take it away. The price: several
-// tenants that begin at once owe it each. Its virtual time outlives it as well, so that a tenant
-// for each kernel does not begin behind all others each time, and so does what a gang had beyond
-// its guarantee: a gang for each kernel would be urgent each time. A tenant that is moved ends on
-// the one GPU and begins on the other.
+// tenants that begin at once owe it each. Its virtual time outlives it as well, and counts until a
+// share could begin there: a tenant for each kernel does not begin behind all others each time, nor
+// with another quantum of credit (fair.cpp). So does what a gang had beyond its guarantee: a gang
+// for each kernel would be urgent each time. A tenant that is moved ends on the one GPU and begins
+// on the other.
 #include "broker/core/runaway.h"
 
 #include <algorithm>
@@ -107,7 +108,7 @@ bool leave(PaidByClock& debt, double ns, double rate, Nanos now) {
 /// Nothing is left of it.
 bool paid(const State& state, std::uint32_t gpu, const UserDebt& debt, Nanos now) {
   return left_of(debt.overrun, now) <= 0 && left_of(debt.ahead, now) <= 0 &&
-         debt.vtime <= state.gpus[gpu]->vclock;
+         debt.vtime_until <= state.gpus[gpu]->vclock;
 }
 
 }  // namespace
@@ -193,9 +194,11 @@ void debt_leave(State& state, Share& share, Nanos now) {
   policies_overran(state.policy, gpu, share, overrun, now);
   const double owed = policies_owed(state.policy, gpu, share, now);
   const double ahead = tenant.gang() ? std::max(-tenant.owed_ns, 0.0) : 0;
-  if (owed <= 0 && ahead <= 0 && share.vtime <= gpu.vclock) return;
+  const double begins = fair_begins(state.policy, gpu, share);
+  if (owed <= 0 && ahead <= 0 && share.vtime <= begins) return;
   UserDebt& debt = state.debts[{tenant.uid, share.gpu}];
   debt.vtime = std::max(debt.vtime, share.vtime);
+  debt.vtime_until = std::max(debt.vtime_until, share.vtime + gpu.vclock - begins);
   const double part = share_weight(gpu, share) / std::max(100.0, admitted_weight(gpu));
   if (leave(debt.overrun, owed, part, now)) debt.budget = tenant.sm_mode == SmMode::kFixed;
   leave(debt.ahead, ahead, part, now);

@@ -41,23 +41,6 @@ bool others_wait(const State& state, const Tenant& holder) {
   });
 }
 
-/// The virtual time of the GPU follows the slowest of those that compete now. Waiting gangs do not
-/// count: other GPUs may be what keeps them.
-void clock_advance(Gpu& gpu) {
-  double slowest = 0;
-  bool any = false;
-  auto consider = [&](const Share& share) {
-    slowest = any ? std::min(slowest, share.vtime) : share.vtime;
-    any = true;
-  };
-  for (const auto& lane : gpu.ready)
-    if (const Share* first = lane.first()) consider(*first);
-  if (gpu.holder != nullptr && !gpu.holder->exclusive())
-    for (const Share* share : gpu.on)
-      if (share->tenant == gpu.holder) consider(*share);
-  if (any) fair_clock_advance(gpu, slowest);
-}
-
 bool preempted(State& state, Tenant& holder, Nanos now) {
   if (now < holder.protected_until) return false;
   for (Share& share : holder.shares) {
@@ -204,7 +187,7 @@ void schedule(State& state, Nanos now, Actions& out) {
   runaways_decide(state, now, out);
   for (auto& gpu : state.gpus) {
     line_release(state, *gpu, now);
-    clock_advance(*gpu);
+    line_clock_advance(state, *gpu, now);
   }
   bool changed = true;
   for (int round = 0; changed; ++round) {

@@ -139,6 +139,7 @@ void share_forget(State& state, Share& share) {
   assert(!share.tenant->waiting && "who waits in line leaves it first");
   std::erase(gpu.on, &share);
   std::erase(gpu.unbooked, &share);
+  std::erase(gpu.left, &share);
   if (gpu.holder == share.tenant) gpu.holder = nullptr;
   if (gpu.reserved == share.tenant) gpu.reserved = nullptr;
   if (gpu.room_for == share.tenant) gpu.room_for = nullptr;

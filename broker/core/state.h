@@ -332,7 +332,8 @@ struct Gpu {
   Nanos load_busy_ns = 0;  // busy_ns when that was looked at
 
   // What the policies keep.
-  double vclock = 0;  // fair.cpp: virtual time of the GPU
+  double vclock = 0;         // fair.cpp: virtual time of the GPU,
+  std::vector<Share*> left;  // and the singles that count for it though they have just drained
   // fair.cpp: weights of the shares that compete and owe nothing, and when they were summed up.
   mutable double rivals_weight = 0;
   mutable Nanos rivals_at = kNever;
@@ -410,10 +411,11 @@ struct PaidByClock {
 
 /// What a user's tenants have left on a GPU (runaway.cpp): the most of each.
 struct UserDebt {
-  PaidByClock overrun;  // and not paid back
-  bool budget = false;  // of a fixed share, which owes it under each order
-  PaidByClock ahead;    // of gangs: had beyond what they were guaranteed
-  double vtime = 0;
+  PaidByClock overrun;     // and not paid back
+  bool budget = false;     // of a fixed share, which owes it under each order
+  PaidByClock ahead;       // of gangs: had beyond what they were guaranteed
+  double vtime = 0;        // where the last one was in virtual time; counts
+  double vtime_until = 0;  // until the GPU's virtual time is this
 };
 
 /// A wish for memory on the GPUs, first come first served (room.cpp): of an allocation that waits,

@@ -249,6 +249,52 @@ TEST(Share, AFreshJobForEachKernelIsNoNewBeginning) {
   }
 }
 
+/// Nor if the job is over within its first turn. Two such users left an older job nothing, for
+/// which three quarters of the time were.
+TEST(Share, AFreshJobForEachTurnIsNoNewBeginning) {
+  for (const std::uint64_t kernels : {2U, 5U}) {
+    Experiment setup = setup_shares({60, 10, 10}, 1);
+    setup.duration_ns = 20 * kSecond;
+    for (std::size_t i : {1U, 2U}) {
+      JobSpec& fresh = setup.jobs[i];
+      fresh.uid = 2000 + static_cast<std::uint32_t>(i);
+      fresh.start_ns = static_cast<Nanos>(i) * kSecond;
+      fresh.kernel_jitter = 0;
+      fresh.tasks = kernels;
+      fresh.again = true;
+    }
+    EXPECT_GE(share(simulate(setup).jobs[0], setup), 0.95 * 60 / 80) << kernels << " kernels each";
+  }
+}
+
+/// What the GPU is idle for while a neighbour pauses, until that one gives it back, is the
+/// neighbour's: with it for nothing, ten weights left 65 % of a promised 90.
+TEST(Share, NeighboursThatPauseLeaveEverybodyHisGuarantee) {
+  struct Mixture {
+    std::uint32_t percent, pausing, each;
+    bool weights;
+  };
+  for (const Mixture& mixture : {Mixture{90, 10, 10, true}, Mixture{50, 25, 2, false}}) {
+    for (const Nanos pause_ns : {600'000, 2'000'000, 20'000'000}) {
+      Experiment setup = setup_shares({mixture.percent}, 1);
+      for (core::ClassPolicy& c : setup.policy.classes) c.sm = core::SmRule::kAsked;
+      for (std::uint32_t i = 0; i < mixture.pausing; ++i) {
+        JobSpec pausing;
+        pausing.name = "pausing-" + std::to_string(i);
+        pausing.uid = 2000 + i;
+        pausing.sm_percent = mixture.each;
+        pausing.sm_weight = mixture.weights;
+        pausing.kernel_ns = 100'000;
+        pausing.queue_depth = 1;
+        pausing.host_ns = pause_ns;
+        setup.jobs.push_back(pausing);
+      }
+      EXPECT_GE(share(simulate(setup).jobs[0], setup), 0.95 * mixture.percent / 100)
+          << mixture.pausing << " that pause for " << pause_ns << " ns";
+    }
+  }
+}
+
 /// Beside a lasting job on the first of two GPUs: a gang that ends after one kernel there, and is
 /// started anew at once.
 Experiment setup_fresh_gang(std::uint32_t percent, Nanos kernel_ns) {
