@@ -100,7 +100,7 @@ bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now
   const bool limit = limited(state, waiter.ask);
   const Placement placement = limit ? Placement{{}, QueueReason::kUserLimit}
                               : waiter.ask.returns != 0
-                                  ? prospect.find_without(std::vector<bool>(state.gpus.size()))
+                                  ? prospect.find_without(GpuFlags(state.gpus.size()))
                                   : placement_now(state, prospect, waiter.ask);
   if (!placement.gpus.empty()) {
     if (waiter.ask.returns != 0)

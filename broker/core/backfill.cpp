@@ -82,7 +82,7 @@ void hold_mark(State& state, const Waiter& waiter) {
 /// Lets the request hold the GPUs that it would get first. False = others hold too many of them, or
 /// holding would not help.
 bool hold_begin(State& state, Prospects& prospects, Waiter& waiter, Nanos now) {
-  std::vector<bool> without = state.kept;
+  GpuFlags without = state.kept;
   for (std::size_t g = 0; g < state.gpus.size(); ++g)
     without[g] = without[g] || !others_are_in_the_way(state, *state.gpus[g], waiter);
   waiter.held = prospects.kind_of(waiter.ask).plan_without(without);
@@ -95,14 +95,17 @@ bool hold_begin(State& state, Prospects& prospects, Waiter& waiter, Nanos now) {
   return true;
 }
 
-/// True if the request delays none of those that keep the GPU from it: it takes no guaranteed
-/// share, they lack nothing else there, and the GPU has memory for all of them.
+/// True if a request of this kind can delay nobody that lacks only a guaranteed share.
+bool takes_no_share(const TenantAsked& ask) {
+  return ask.sm_kind != SmKind::kGuaranteed && ask.tenant_class != TenantClass::kExclusive;
+}
+
+/// True if such a request delays none of those that keep the GPU from it: they lack only a share
+/// there, and the GPU has memory for all of them. `own`: of its user, or null.
 bool delays_nobody(const State& state, std::uint32_t g, const TenantAsked& ask,
                    const KeptFor* own) {
   const KeptFor& others = state.kept_for[g];
-  if (ask.sm_kind == SmKind::kGuaranteed || ask.tenant_class == TenantClass::kExclusive ||
-      others.more_than_share || (own != nullptr && own->more_than_share))
-    return false;
+  if (others.more_than_share || (own != nullptr && own->more_than_share)) return false;
   const Bytes most = ask.memory_max + others.most + (own != nullptr ? own->most : 0);
   const Bytes promise = (ask.swap ? ask.memory_min : ask.memory_max) + others.promise +
                         (own != nullptr ? own->promise : 0);
@@ -165,14 +168,15 @@ Placement placement_now(const State& state, Prospects::Kind& prospect, const Ten
   const Placement& apart = prospect.find();
   if (!apart.gpus.empty() || apart.reason != QueueReason::kPriority) return apart;
   if (state.kept_unseen) return prospect.find_without(state.kept);
-  std::vector<bool> kept = state.kept;
-  const auto found = state.users.find(ask.uid);
-  const bool waits = found != state.users.end() && found->second.kept_with == state.queue_looks;
-  for (std::uint32_t g = 0; g < kept.size(); ++g) {
-    kept[g] = kept[g] || (waits && found->second.kept[g]);
-    if (kept[g])
-      kept[g] = !delays_nobody(state, g, ask, waits ? &found->second.kept_for[g] : nullptr);
-  }
+  GpuFlags kept = state.kept;
+  const auto user = state.users.find(ask.uid);
+  const bool waits = user != state.users.end() && user->second.kept_with == state.queue_looks;
+  if (waits)
+    for (std::size_t g = 0; g < kept.size(); ++g) kept[g] = kept[g] || user->second.kept[g];
+  if (takes_no_share(ask))
+    for (std::uint32_t g = 0; g < kept.size(); ++g)
+      kept[g] =
+          kept[g] && !delays_nobody(state, g, ask, waits ? &user->second.kept_for[g] : nullptr);
   return prospect.find_without(kept);
 }
 

@@ -181,7 +181,7 @@ bool keeps_any(const Waiter& waiter, std::uint32_t uid, Prospects& prospects,
 
 /// Which request goes first where there would be room.
 std::string priority_text(const State& state, const TenantAsked& ask) {
-  const Placement room = placement_find(state, ask, std::vector<bool>(state.gpus.size(), false));
+  const Placement room = placement_find(state, ask, GpuFlags(state.gpus.size(), false));
   Prospects prospects(state);
   for (const auto& waiter : state.queue) {
     if (waiter->ask.request == ask.request) break;

@@ -164,7 +164,7 @@ void suspend(State& state, const CommandAsked& event, Tenant& tenant, Nanos now,
 std::string return_text(const State& state, const Tenant& tenant) {
   if (!tenant.vacated) return "";
   const TenantAsked ask = vacated_ask(state, tenant);
-  const Placement place = placement_find(state, ask, std::vector<bool>(state.gpus.size(), false));
+  const Placement place = placement_find(state, ask, GpuFlags(state.gpus.size(), false));
   if (!place.gpus.empty()) return "";
   return ", but not now: " + wait_text(state, ask, place.reason);
 }

@@ -35,6 +35,9 @@ using protocol::TenantId;
 
 using Nanos = std::int64_t;
 using Bytes = std::uint64_t;
+/// One flag for each GPU, by its index. Not vector<bool>: its bits cost more than the placement
+/// itself.
+using GpuFlags = std::vector<std::uint8_t>;
 using ProcessId =
     std::uint64_t;  // the caller's own number for one registered process, never reused
 using RequestId = std::uint64_t;  // the caller's own number for one Admit request (its connection)

@@ -259,7 +259,7 @@ void queue_check(const State& state) {
 /// them, which none does for long.
 void admission_check(const State& state) {
   if (queue_unfinished(state)) return;
-  std::vector<bool> held(state.gpus.size(), false);
+  GpuFlags held(state.gpus.size(), false);
   std::unordered_map<std::uint32_t, bool> behind;  // a request of its user waits ahead
   for (const auto& waiter : state.queue) {
     const Check check{"request " + std::to_string(waiter->ask.request)};
@@ -270,7 +270,7 @@ void admission_check(const State& state) {
     }
     const Nanos most = std::max(kHoldMostNs, state.policy.move_timeout_ns);
     check(waiter->hold_until <= state.now + most, "no hold is longer than the longest");
-    std::vector<bool> kept = held;
+    GpuFlags kept = held;
     const UserCount& user = state.users.at(waiter->ask.uid);
     const bool own = std::exchange(behind[waiter->ask.uid], true);
     for (std::size_t g = 0; own && g < kept.size(); ++g) kept[g] = kept[g] || user.kept[g];

@@ -179,7 +179,7 @@ Fitting fitting_find(const State& state, const TenantAsked& ask,
 
 Placement placement_choose(const State& state, const TenantAsked& ask,
                            const std::vector<std::uint32_t>& candidates, const Fitting& fitting,
-                           const std::vector<bool>& kept) {
+                           const GpuFlags& kept) {
   Placement result;
   std::size_t fitting_but_kept = 0;
   for (std::uint32_t g : fitting.gpus) {
@@ -209,8 +209,7 @@ bool placement_prefers(const State& state, TenantClass tenant_class, std::uint32
   return standing_spread(*state.gpus[a], room_a) < standing_spread(*state.gpus[b], room_b);
 }
 
-Placement placement_find(const State& state, const TenantAsked& ask,
-                         const std::vector<bool>& kept) {
+Placement placement_find(const State& state, const TenantAsked& ask, const GpuFlags& kept) {
   const std::vector<std::uint32_t> candidates = placement_candidates(state, ask);
   return placement_choose(state, ask, candidates,
                           fitting_find(state, ask, candidates, rooms_of(state)), kept);
@@ -313,7 +312,7 @@ const Placement& Prospects::Kind::find() {
   return found_;
 }
 
-Placement Prospects::Kind::find_without(const std::vector<bool>& kept) {
+Placement Prospects::Kind::find_without(const GpuFlags& kept) {
   fitting_look();
   return placement_choose(of_->state_, ask_, candidates_, fitting_, kept);
 }
@@ -331,7 +330,7 @@ const std::vector<std::uint32_t>& Prospects::Kind::plan() {
   return plan_;
 }
 
-std::vector<std::uint32_t> Prospects::Kind::plan_without(const std::vector<bool>& kept) {
+std::vector<std::uint32_t> Prospects::Kind::plan_without(const GpuFlags& kept) {
   look();
   std::vector<std::uint32_t> list = candidates_;
   std::erase_if(list, [&](std::uint32_t g) { return kept[g]; });

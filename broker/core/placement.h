@@ -41,7 +41,7 @@ struct Fitting {
 };
 
 /// The first by the class's placement among the candidates that are not `kept`.
-Placement placement_find(const State& state, const TenantAsked& ask, const std::vector<bool>& kept);
+Placement placement_find(const State& state, const TenantAsked& ask, const GpuFlags& kept);
 
 /// Answers for one request of the queue after the other: a line is long, but the kinds of requests
 /// in it are few, and those of one kind get the same answers.
@@ -54,12 +54,12 @@ class Prospects {
     /// The first by the class's placement among the candidates that no request ahead plans to get.
     const Placement& find();
     /// Among the candidates that are not `kept`.
-    Placement find_without(const std::vector<bool>& kept);
+    Placement find_without(const GpuFlags& kept);
     /// The GPUs that a request which must wait is expected to get: those with most room (exclusive:
     /// fewest tenants).
     const std::vector<std::uint32_t>& plan();
     /// The plan among the candidates that are not `kept`. May have too few GPUs.
-    std::vector<std::uint32_t> plan_without(const std::vector<bool>& kept);
+    std::vector<std::uint32_t> plan_without(const GpuFlags& kept);
     /// The candidate with most room, for people; -1 = none.
     int roomiest();
     /// Of the candidates that lack nothing but the share, the one that guarantees least, for

@@ -76,8 +76,8 @@ void room_answer(Share& share, bool none, Actions& out) {
 }
 
 /// True = the want has been answered.
-bool allocation_serve(State& state, Want& want, Tenant& tenant, std::vector<bool>& blocked,
-                      Nanos now, Actions& out) {
+bool allocation_serve(State& state, Want& want, Tenant& tenant, GpuFlags& blocked, Nanos now,
+                      Actions& out) {
   Share& share = tenant.shares[want.index];
   Gpu& gpu = *state.gpus[share.gpu];
   // Who is to go out is served after that, unless it cannot stop before: a rank that spins for one
@@ -115,8 +115,7 @@ bool answers_pending(const Tenant& tenant) {
 }
 
 /// True = it is on its way back.
-bool return_serve(State& state, Tenant& tenant, std::vector<bool>& blocked, Nanos now,
-                  Actions& out) {
+bool return_serve(State& state, Tenant& tenant, GpuFlags& blocked, Nanos now, Actions& out) {
   if (answers_pending(tenant)) return false;
   if (now < tenant.retry_at) {
     state.room_at = std::min(state.room_at, tenant.retry_at);
@@ -165,7 +164,7 @@ bool holds_up(const Tenant& tenant, const Want& want) {
 }
 
 /// Those of the queue that come first whatever their place, or the others.
-void wants_serve(State& state, bool urgent, std::vector<bool>& blocked, Nanos now, Actions& out) {
+void wants_serve(State& state, bool urgent, GpuFlags& blocked, Nanos now, Actions& out) {
   for (std::size_t i = 0; i < state.wants.size();) {
     const Want want = state.wants[i];
     Tenant& tenant = *tenant_find(state, want.tenant);
@@ -232,7 +231,7 @@ void room_decide(State& state, Nanos now, Actions& out) {
   for (auto& gpu : state.gpus) gpu->room_for = nullptr;
   returns_collect(state, now);
   if (state.wants.empty()) return;
-  std::vector<bool> blocked(state.gpus.size(), false);
+  GpuFlags blocked(state.gpus.size(), false);
   wants_serve(state, true, blocked, now, out);
   wants_serve(state, false, blocked, now, out);
   for (const auto& gpu : state.gpus)

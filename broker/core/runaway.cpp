@@ -186,9 +186,14 @@ Nanos runaways_at(const State& state) {
 void debt_leave(State& state, Share& share, Nanos now) {
   Tenant& tenant = *share.tenant;
   if (tenant.exclusive()) return;
-  std::erase_if(state.debts, [&](const auto& entry) {
-    return paid(state, entry.first.second, entry.second, now);
-  });
+  if (state.debts.size() >= state.debts_sweep_at) {
+    std::erase_if(state.debts, [&](const auto& entry) {
+      return paid(state, entry.first.second, entry.second, now);
+    });
+    // Twice as many: on average, an end costs the look at a few.
+    constexpr std::size_t kFew = 16;
+    state.debts_sweep_at = 2 * state.debts.size() + kFew;
+  }
   const Gpu& gpu = *state.gpus[share.gpu];
   const auto overrun = static_cast<double>(std::exchange(share.episode_overrun_ns, 0));
   policies_overran(state.policy, gpu, share, overrun, now);
@@ -217,7 +222,7 @@ void debt_take(State& state, Share& share, Nanos now) {
   if (tenant.exclusive() || it == state.debts.end()) return;
   const UserDebt& debt = it->second;
   const Gpu& gpu = *state.gpus[share.gpu];
-  share.vtime = std::max(share.vtime, debt.vtime);
+  if (debt.vtime_until > gpu.vclock) share.vtime = std::max(share.vtime, debt.vtime);
   const double more = left_of(debt.overrun, now) - policies_owed(state.policy, gpu, share, now);
   if (more > 0) policies_owe(state.policy, gpu, share, more, now);
   if (tenant.gang()) turn_begins_ahead(tenant, left_of(debt.ahead, now));

@@ -391,7 +391,7 @@ struct UserCount {
   std::uint32_t admitted = 0;
   std::uint32_t queued = 0;
   Bytes host_bytes = 0;           // in host memory, or on the way there
-  std::vector<bool> kept;         // backfill.cpp: per GPU, a request of its own waits for it,
+  GpuFlags kept;                  // backfill.cpp: per GPU, a request of its own waits for it,
   std::vector<KeptFor> kept_for;  // and what those want there,
   std::uint64_t kept_with = 0;    // as of this look through the queue
 };
@@ -454,18 +454,19 @@ class State {
   std::unordered_map<ProcessId, Tenant*> processes;
   std::unordered_map<std::uint32_t, UserCount> users;
   std::vector<std::unique_ptr<Waiter>> queue;
-  std::vector<bool> planned;      // per GPU: a request in the queue plans to get it
-  std::vector<bool> kept;         // per GPU: no request behind the one that holds it gets it
+  GpuFlags planned;               // per GPU: a request in the queue plans to get it
+  GpuFlags kept;                  // per GPU: no request behind the one that holds it gets it
   std::vector<KeptFor> kept_for;  // per GPU: what those want there
   std::vector<Tenant*> gangs;     // admitted, several GPUs, not exclusive
   std::vector<Ghost> ghosts;
   std::vector<TenantId> ending;  // runaways that have been warned
   bool any_drains = false;       // runaway.cpp: some tenant drained when that was last looked at
   std::map<std::pair<std::uint32_t, std::uint32_t>, UserDebt> debts;  // by user and GPU
-  std::map<std::string, Sum> groups;                                  // by group
-  std::map<std::pair<std::string, std::uint32_t>, Sum> members;       // by group and user
-  std::vector<Tenant*> moving;  // in order of arrival: not kIn
-  std::deque<Want> wants;       // in the order in which they are served
+  std::size_t debts_sweep_at = 0;     // with so many of them, those that are paid are removed
+  std::map<std::string, Sum> groups;  // by group
+  std::map<std::pair<std::string, std::uint32_t>, Sum> members;  // by group and user
+  std::vector<Tenant*> moving;                                   // in order of arrival: not kIn
+  std::deque<Want> wants;  // in the order in which they are served
   std::vector<PendingCommand> commands;
   bool room_dirty = false;  // something that bears on memory has changed
   Nanos room_at = kNever;   // when to look after memory again if nothing happens
