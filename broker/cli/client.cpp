@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -64,9 +65,11 @@ std::optional<Client> Client::connect(const std::string& path, std::string* erro
       *error += "; that is not the path of a socket; give its absolute path";
       break;
     default:
-      *error +=
-          "; start it with systemctl start sluiced or run sluiced, or check --socket and "
-          "SLUICE_SOCKET";
+      *error += geteuid() == 0
+                    ? "; start it with systemctl start sluiced or run sluiced, or check --socket "
+                      "and SLUICE_SOCKET"
+                    : "; ask the administrator to start it (systemctl start sluiced), or check "
+                      "--socket and SLUICE_SOCKET";
       break;
   }
   return std::nullopt;

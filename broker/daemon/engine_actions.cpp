@@ -133,7 +133,10 @@ void Engine::carry_out(const core::TenantQueued& action) {
   message.capacity_bytes = action.capacity;
   text_store(message.text, sizeof message.text,
              named_text(core::queued_text(*state_, action.request)));
-  std::snprintf(message.ahead, sizeof message.ahead, "%s", action.ahead.c_str());
+  if (!action.ahead.empty())
+    text_store(
+        message.ahead, sizeof message.ahead,
+        owned_text(action.ahead, accounts_.name(action.ahead_uid), sizeof message.ahead - 1));
   found->second.place = message;
   outbox_.send(found->second.connection, message);
   for (const Knock& knock : found->second.followers) {
@@ -148,9 +151,9 @@ void Engine::carry_out(const core::TenantRefused& action) {
   const Pending pending = std::move(found->second);
   pending_.erase(found);
   const Profile* profile = profiles_.named(pending.profile);
-  const bool limited = action.code == RefusalCode::kUserLimit;
+  const bool waits = action.code == RefusalCode::kNoRoom || action.code == RefusalCode::kTimeout;
   refuse_all(pending, action.code,
-             action.text + (limited && profile != nullptr ? allowed_text(*profile) : ""),
+             action.text + (!waits && profile != nullptr ? allowed_text(*profile) : ""),
              action.minimum);
 }
 

@@ -41,7 +41,7 @@ void Engine::restore() {
     core::GpuDrain drain;
     for (const JournalDrain& known : before.drains)
       if (known.gpu == gpu)
-        drain = {known.uid, known.reason, known.until_s, time_text(known.until_s)};
+        drain = {known.uid, known.reason, known.until_s, config::time_format(known.until_s)};
     closed_gpu_note(gpu, true, drain);
     feed(core::GpuClosed{gpu, drain});
   }

@@ -411,6 +411,7 @@ std::vector<core::ProcessId> Engine::lost_find(protocol::TenantId id,
 // ---- commands
 
 void Engine::command(const Asker& asker, const protocol::Command& message) {
+  account_ask(asker.peer.uid);  // those that wait for what it does are told by whom
   core::CommandAsked event;
   event.request = next_request_++;
   event.verb = message.verb;
@@ -420,7 +421,7 @@ void Engine::command(const Asker& asker, const protocol::Command& message) {
   if (message.verb == protocol::CommandVerb::kDrain) {
     const auto until_s = static_cast<std::int64_t>(message.until_s);
     event.drain = {asker.peer.uid, text_clean(message.reason, sizeof message.reason), until_s,
-                   time_text(until_s)};
+                   config::time_format(until_s)};
   }
   // A private broker runs as the user whose it is.
   event.root = asker.peer.uid == 0 || asker.peer.uid == geteuid();

@@ -150,9 +150,10 @@ void Engine::admit_as(const Asker& asker, const protocol::Admit& message, const 
   const Profile* profile =
       wanted.empty() ? &profiles_.find(who) : profiles_.find_named(wanted, who);
   if (profile == nullptr) {
-    refuse(asker.connection, asker.request, RefusalCode::kClassNotAllowed,
-           "there is no profile '" + wanted + "' for user " + accounts_.name(asker.peer.uid) +
-               "; leave --profile out, or ask whoever keeps sluice.toml");
+    refuse_within(asker, profiles_.find(who), RefusalCode::kClassNotAllowed,
+                  "there is no profile '" + wanted + "' for user " +
+                      accounts_.name(asker.peer.uid) +
+                      "; leave --profile out, or ask whoever keeps sluice.toml");
     return;
   }
   protocol::Admit wish = message;

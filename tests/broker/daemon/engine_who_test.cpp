@@ -1,6 +1,7 @@
 // Requests whose user is looked up: a directory service that does not answer holds up nobody else.
 #include <algorithm>
 
+#include "broker/daemon/named.h"
 #include "engine_fixture.h"
 
 namespace sluice::daemon {
@@ -35,6 +36,23 @@ TEST_F(EngineWho, ARequestWaitsForItsUserAndOthersDoNot) {
   slow.let_go();
   EXPECT_EQ(outbox.last[2], MessageType::kAdmitted);
   EXPECT_FALSE(engine.pending_on(2));
+}
+
+TEST_F(EngineWho, WhoDrainsAGpuIsLookedUpForThoseThatWait) {
+  Engine engine(loop, log, outbox, slow, setup);
+  protocol::Command drain;
+  protocol::message_init(drain, MessageType::kCommand, 1);
+  drain.verb = protocol::CommandVerb::kDrain;
+  engine.command({1, peer_of(0), 1}, drain);
+  slow.let_go();
+  EXPECT_EQ(engine.user_name(0), "root");
+}
+
+TEST(OwnedText, TheUserStaysWhole) {
+  EXPECT_EQ(owned_text("train", "anna", 31), "train of anna");
+  EXPECT_EQ(owned_text("job-日本語", "anna", 16), "job-日 of anna");
+  EXPECT_EQ(owned_text("job-日本語", "anna", 14), "job- of anna") << "whole characters";
+  EXPECT_EQ(owned_text("train", "anna", 3), " of anna");
 }
 
 TEST_F(EngineWho, OneLookAnswersAllOfItsUser) {
