@@ -178,9 +178,9 @@ class DefaultTenant(BrokerTest):
         ahead.ask(admit(4 * GIB, name=b"ahead", gpus=2))
         one, two = self.loner(server), self.loner(server)
         for loner in (one, two):
-            self.assertEqual(loner.ask("register"), "queued 2 1 ahead")
+            self.assertEqual(loner.ask("register"), f"queued 2 1 ahead of {ME}")
         [row] = [t for t in server.tenants() if t["name"] == "program"]
-        self.assertEqual((row["queue_position"], row["ahead"]), (2, "ahead"))
+        self.assertEqual((row["queue_position"], row["ahead"]), (2, f"ahead of {ME}"))
         ahead.close()
         for loner in (one, two):
             self.assertEqual(loner.ask("await"), "queued 1 1")

@@ -2,14 +2,11 @@
 
 import os
 import pty
-import pwd
 import signal
 import time
 
 import e2e_support
 from e2e_support import *
-
-ME = pwd.getpwuid(os.getuid()).pw_name
 
 
 class Waits(BrokerTest):
