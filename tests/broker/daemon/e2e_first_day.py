@@ -51,6 +51,12 @@ class FirstDay(BrokerTest):
         self.assertIn("would run now with 512 MiB and", self.dry(server, "--gpus", "2").stdout)
         self.assertIn("; profile default allows: 1 GiB of GPU memory for each user; 2 running for each user; 64 jobs at a time",
                       self.dry(server, "--memory", "2G").stderr)
+        self.job(server)
+        quota = lambda: server.tenants()[0]["gpus"][0]["memory_max_bytes"]  # noqa: E731
+        self.assertEqual(quota(), GIB)
+        server.config_write('[class.batch]\nmemory_max = "3GiB"\n[profile.default]\nuser_memory_max = "768MiB"\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("the default follows the new limit", lambda: quota() == 768 * MIB)
 
     def test_a_share_that_means_nothing_or_is_fixed_is_said(self):
         server = self.broker()
