@@ -16,7 +16,6 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/journal_event.h"
-#include "broker/daemon/named.h"
 #include "broker/devices/uuid.h"
 #include "broker/protocol/gpu_index.h"
 

@@ -10,7 +10,6 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/inventory.h"
-#include "broker/daemon/named.h"
 #include "broker/daemon/validate.h"
 #include "broker/devices/uuid.h"
 #include "broker/protocol/gpu_index.h"
@@ -411,7 +410,6 @@ std::vector<core::ProcessId> Engine::lost_find(protocol::TenantId id,
 // ---- commands
 
 void Engine::command(const Asker& asker, const protocol::Command& message) {
-  account_ask(asker.peer.uid);  // those that wait for what it does are told by whom
   core::CommandAsked event;
   event.request = next_request_++;
   event.verb = message.verb;

@@ -75,6 +75,7 @@ void Engine::account_told(uid_t uid, const std::optional<Account>& account) {
   accounts_asked_.erase(uid);
   if (!account) return;
   accounts_.keep(uid, *account);
+  places_name(uid);
   std::vector<ConnectionId> waiting;
   for (const auto& [connection, question] : questions_)
     if (question.asker.peer.uid == uid) waiting.push_back(connection);

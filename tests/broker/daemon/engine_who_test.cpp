@@ -38,14 +38,20 @@ TEST_F(EngineWho, ARequestWaitsForItsUserAndOthersDoNot) {
   EXPECT_FALSE(engine.pending_on(2));
 }
 
-TEST_F(EngineWho, WhoDrainsAGpuIsLookedUpForThoseThatWait) {
+TEST_F(EngineWho, WhoWaitsIsToldANameOnceItIsKnown) {
   Engine engine(loop, log, outbox, slow, setup);
   protocol::Command drain;
   protocol::message_init(drain, MessageType::kCommand, 1);
   drain.verb = protocol::CommandVerb::kDrain;
   engine.command({1, peer_of(0), 1}, drain);
+  std::strcpy(admission.name, "train");
+  engine.admit({2, peer_of(4000), 1}, admission);
+  engine.admit({3, peer_of(0), 1}, admission);
+  engine.admit({4, peer_of(4000), 1}, admission);
+  EXPECT_STREQ(outbox.answer<protocol::Queued>(2).text, "GPU 0 is drained by user 0");
   slow.let_go();
-  EXPECT_EQ(engine.user_name(0), "root");
+  EXPECT_STREQ(outbox.answer<protocol::Queued>(2).text, "GPU 0 is drained by user root");
+  EXPECT_STREQ(outbox.answer<protocol::Queued>(4).ahead, "train of root");
 }
 
 TEST(OwnedText, TheUserStaysWhole) {
