@@ -191,11 +191,11 @@ void idle_look() {
   }
   if (entry.idle_release_s != 0) {
     duration(line.text("; after "), entry.idle_release_s);
-    line.text(" its GPU memory is moved to the host and its quota is free for others");
+    line.text(" in all its GPU memory is moved to the host and its quota is free for others");
   }
   if (entry.idle_end_s != 0) {
     duration(line.text("; after "), entry.idle_end_s);
-    line.text(" it is ended");
+    line.text(" in all it is ended");
   }
   line.text("; end it, or use its GPU").say();
 }

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "broker/protocol/ordinal.h"
 #include "interpose/account.h"
 #include "interpose/alone.h"
 #include "interpose/clock.h"
@@ -157,7 +158,8 @@ void place_say(const LinkPlace& place) {
   const bool limited = place.reason == protocol::QueueReason::kUserLimit;
   line.text(limited ? "not yet" : "no room on the GPUs yet");
   if (place.text[0] != '\0') line.text(": ").text(place.text);
-  line.text("; this program waits as number ").number(place.position).text(" in line");
+  line.text("; this program waits, ").number(place.position);
+  line.text(protocol::ordinal_ending(place.position)).text(" in line");
   if (place.ahead[0] != '\0') line.text(" behind ").text(place.ahead);
   line.text(" (reason: ").text(protocol::queue_reason_name(place.reason));
   line.text("); sluice status shows the line").say();

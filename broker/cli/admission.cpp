@@ -14,6 +14,7 @@
 #include "broker/cli/signals.h"
 #include "broker/cli/text_width.h"
 #include "broker/devices/uuid.h"
+#include "broker/protocol/ordinal.h"
 #include "broker/protocol/wire.h"
 #include "config/reader/config.h"
 
@@ -98,10 +99,7 @@ bool admit_make(const RunOptions& options, const std::vector<protocol::SnapshotG
 }
 
 std::string ordinal(std::uint32_t number) {
-  const std::uint32_t last = number % 10;
-  const bool teen = number % 100 >= 11 && number % 100 <= 13;
-  const char* ending = teen ? "th" : last == 1 ? "st" : last == 2 ? "nd" : last == 3 ? "rd" : "th";
-  return std::to_string(number) + ending;
+  return std::to_string(number) + protocol::ordinal_ending(number);
 }
 
 namespace {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -24,6 +25,12 @@ SocketChoice socket_choose(const std::string& option) {
     if (config.ok()) return {(*config).socket, false};
   }
   return {protocol::kSystemSocket, false};
+}
+
+std::string start_text(bool root) {
+  return (root ? "; start it with systemctl start sluiced or run sluiced"
+               : "; ask the administrator to start it (systemctl start sluiced)") +
+         std::string(", or check --socket and SLUICE_SOCKET");
 }
 
 std::string no_answer_text(int rc, int timeout_ms) {
@@ -64,9 +71,7 @@ std::optional<Client> Client::connect(const std::string& path, std::string* erro
       *error += "; that is not the path of a socket; give its absolute path";
       break;
     default:
-      *error +=
-          "; start it with systemctl start sluiced or run sluiced, or check --socket and "
-          "SLUICE_SOCKET";
+      *error += start_text(geteuid() == 0);
       break;
   }
   return std::nullopt;

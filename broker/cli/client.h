@@ -23,6 +23,8 @@ SocketChoice socket_choose(const std::string& option);
 /// think about. A broker that hangs is told of after that.
 inline constexpr int kAnswer_ms = 10'000;
 
+/// What to do where no broker answers: only root can start the machine's.
+std::string start_text(bool root);
 /// What is said of a broker that did not answer: `rc` is Client::receive's, which waited that long.
 std::string no_answer_text(int rc, int timeout_ms);
 

@@ -207,8 +207,12 @@ std::string done_text(const protocol::Command& command, const Snapshot& before,
                       const protocol::CommandDone& done) {
   const std::string gpu = gpu_words(before, command.gpu);
   if (command.verb == CommandVerb::kUndrain) return gpu + " takes new jobs again";
-  if (command.verb == CommandVerb::kDrain)
-    return gpu + " takes no new jobs; " + stays_text(before, command.gpu);
+  if (command.verb == CommandVerb::kDrain) {
+    const std::string until = config::time_format(static_cast<std::int64_t>(command.until_s));
+    const std::string reason = field_text(command.reason, sizeof command.reason);
+    return gpu + " takes no new jobs" + (until.empty() ? "" : " until " + until) +
+           (reason.empty() ? "" : " (" + reason + ")") + "; " + stays_text(before, command.gpu);
+  }
   std::string text =
       name_of(before, command.tenant) + " (job " + std::to_string(command.tenant) + ") ";
   if (command.verb == CommandVerb::kMove)

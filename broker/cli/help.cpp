@@ -63,7 +63,7 @@ what to ask for:
                       against the weights of the others that want it
   --sm-mode MODE      best-effort (default: more when the GPU is idle), equal (1/n of those running), fixed (never more)
   --gpus K            so many GPUs (default 1, at most 8 for one job); they are granted and taken together
-  --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again for more.
+  --gpu G             this GPU: a UUID, the beginning of one, or an index of sluice status; again, or 0,1, for more.
                       CUDA_VISIBLE_DEVICES does not choose: it is set to what was granted, counted from 0
   --profile P         ask for this profile of sluice.toml instead of the one that fits your user and groups
   --name N            name shown to others (default: the command's)
@@ -106,7 +106,7 @@ sum that is full, its numbers, and which job has most of it, in use or idle. Job
 
   --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
                   names do not change between versions. Top level: broker, policy, gpus, tenants, ended (the last
-                  hundred jobs); each tenant has gpus and processes
+                  hundred jobs, the last one first); each tenant has gpus and processes
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
 exit codes: 0, 1 no broker answers (waited for 10 s), 2 wrong usage

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "broker/cli/admission.h"
@@ -101,10 +102,11 @@ std::string gpus_text(const protocol::Admitted& admitted,
 
 std::string share_text(const protocol::Admitted& admitted, const std::string& where) {
   const std::string share = std::to_string(admitted.sm_percent);
-  if (admitted.sm_kind == protocol::SmKind::kGuaranteed)
-    return share + " % of " + where + ", guaranteed";
   if (admitted.sm_mode == protocol::SmMode::kEqual) return "an equal part of " + where;
-  return "weight " + share + " on " + where;
+  const bool guaranteed = admitted.sm_kind == protocol::SmKind::kGuaranteed;
+  return (guaranteed ? share + " % of " + where + ", guaranteed"
+                     : "weight " + share + " on " + where) +
+         (admitted.sm_mode == protocol::SmMode::kFixed ? ", fixed" : "");
 }
 
 std::string grant_text(const protocol::Admitted& admitted,
@@ -114,26 +116,42 @@ std::string grant_text(const protocol::Admitted& admitted,
   return config::size_format(admitted.memory_max_bytes) + " and " + share_text(admitted, where);
 }
 
-/// A percentage that was asked for and is not guaranteed is told of.
-void weight_tell(const RunOptions& options, const protocol::Admitted& admitted) {
-  const bool asked =
-      options.sm_percent != 0 && !options.weight && options.sm_mode != protocol::SmMode::kEqual;
-  if (!asked || admitted.sm_kind != protocol::SmKind::kWeight) return;
-  std::fprintf(stderr,
-               "sluice: class %s guarantees no GPU time here, so --sm %u is a weight; see sluice "
-               "run --help\n",
-               class_name(admitted.tenant_class), admitted.sm_percent);
+/// What was asked for and means another thing than it says; empty = all means what it says.
+std::string share_asked_text(const RunOptions& options, const protocol::Admitted& admitted) {
+  if (options.sm_percent == 0) return "";
+  const std::string asked =
+      (options.weight ? "--weight " : "--sm ") + std::to_string(options.sm_percent);
+  if (admitted.sm_mode == protocol::SmMode::kEqual)
+    return "this job gets an equal part of the GPU time (--sm-mode equal), so " + asked +
+           " means nothing to it; leave one of them out";
+  if (options.weight || admitted.sm_kind != protocol::SmKind::kWeight) return "";
+  return std::string("class ") + class_name(admitted.tenant_class) +
+         " guarantees no GPU time here, so " + asked + " is a weight; see sluice run --help";
 }
 
-/// Why the job has less memory than its class's default; empty = it has not.
-std::string cut_text(const protocol::Admitted& admitted) {
-  if (admitted.cut == 0) return "";
-  const bool by_profile = (admitted.cut & protocol::kCutByProfile) != 0;
-  return "this job has " + config::size_format(admitted.memory_max_bytes) + ": class " +
-         class_name(admitted.tenant_class) + "'s default is more than " +
+std::string cut_line(const protocol::Admitted& admitted, const std::string& amount,
+                     bool by_profile) {
+  return "this job has " + amount + ": class " + class_name(admitted.tenant_class) +
+         "'s default is more than " +
          (by_profile ? "profile " + field_text(admitted.profile, sizeof admitted.profile) +
                            " allows, so this is the most there is"
                      : "the GPU has; --memory asks for another quota");
+}
+
+/// Why the job has less memory than its class's default; empty = it has not.
+std::string memory_cut_text(const protocol::Admitted& admitted) {
+  const bool by_profile = (admitted.cut & protocol::kCutByProfile) != 0;
+  if (!by_profile && (admitted.cut & protocol::kCutByGpu) == 0) return "";
+  return cut_line(admitted, config::size_format(admitted.memory_max_bytes), by_profile);
+}
+
+/// The same of its GPU time.
+std::string share_cut_text(const protocol::Admitted& admitted) {
+  const bool equal = admitted.sm_mode == protocol::SmMode::kEqual;
+  if ((admitted.cut & protocol::kCutShareByProfile) == 0 || equal) return "";
+  const std::string share = std::to_string(admitted.sm_percent);
+  const bool guaranteed = admitted.sm_kind == protocol::SmKind::kGuaranteed;
+  return cut_line(admitted, guaranteed ? share + " % of the GPU time" : "weight " + share, true);
 }
 
 /// Why there are fewer software GPUs than `--soft` asks for; empty = as many as the job needs.
@@ -141,6 +159,9 @@ std::string fewer_text(const RunOptions& options, std::size_t there) {
   if (options.soft <= there || options.gpu_count > there) return "";
   const std::string count = std::to_string(there) + (there == 1 ? " GPU" : " GPUs");
   const std::string asked = "--soft " + std::to_string(options.soft) + ", but ";
+  if (options.socket.empty() && std::getenv(protocol::kTenantVariable) != nullptr)
+    return asked + "the broker of the sluice run around this command has " + count +
+           "; ask for as many there";
   if (socket_choose(options.socket).named)
     return asked + "the broker that --socket or SLUICE_SOCKET names has " + count +
            "; leave both out, and a private broker has as many as --soft says";
@@ -252,8 +273,9 @@ int run_command(const RunOptions& options) {
     case AdmitAnswer::Kind::kAdmitted:
       break;
   }
-  say(cut_text(answer.admitted));
-  weight_tell(options, answer.admitted);
+  say(memory_cut_text(answer.admitted));
+  say(share_cut_text(answer.admitted));
+  say(share_asked_text(options, answer.admitted));
   if (options.dry_run) {
     std::printf("would run now with %s (class %s, profile %s)\n",
                 grant_text(answer.admitted, snapshot->gpus).c_str(),

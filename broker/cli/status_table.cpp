@@ -224,6 +224,42 @@ std::string drain_lines(const Snapshot& snapshot) {
   return out.empty() ? out : "\n" + out;
 }
 
+/// "1st train" of one, "1st to 3rd, 5th" of several; `places` in order.
+std::string places_text(const std::vector<const protocol::SnapshotTenant*>& places) {
+  const protocol::SnapshotTenant& first = *places.front();
+  std::string text = ordinal(first.queue_position);
+  if (places.size() == 1) return text + " " + field_text(first.name, sizeof first.name);
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    std::size_t end = i;
+    const auto next = [&](std::size_t at) {
+      return at < places.size() && places[at]->queue_position == places[at - 1]->queue_position + 1;
+    };
+    while (next(end)) ++end;
+    const bool run = end > i;
+    if (run) i = end - 1;
+    text += (run ? " to " : ", ") + ordinal(places[i]->queue_position);
+  }
+  return text;
+}
+
+/// What those in line wait for; `waiting` in its order. Who waits for the same is named together.
+std::string wait_lines(const std::vector<const protocol::SnapshotTenant*>& waiting) {
+  std::vector<std::pair<std::string, std::vector<const protocol::SnapshotTenant*>>> whys;
+  for (const protocol::SnapshotTenant* tenant : waiting) {
+    const std::string why = field_text(tenant->why, sizeof tenant->why);
+    if (why.empty()) continue;
+    const auto same = std::ranges::find(whys, why, [](const auto& entry) { return entry.first; });
+    if (same == whys.end())
+      whys.push_back({why, {tenant}});
+    else
+      same->second.push_back(tenant);
+  }
+  std::string out;
+  for (const auto& [why, places] : whys)
+    out += text_wrapped(places_text(places) + ": " + why, kColumns) + "\n";
+  return out;
+}
+
 std::string queue_lines(const Snapshot& snapshot) {
   std::vector<const protocol::SnapshotTenant*> waiting;
   for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
@@ -233,7 +269,6 @@ std::string queue_lines(const Snapshot& snapshot) {
   std::sort(waiting.begin(), waiting.end(),
             [](const auto* a, const auto* b) { return a->queue_position < b->queue_position; });
   std::vector<Row> rows = {{"LINE", "NAME", "USER", "CLASS", "WAITED", "REASON", "BEHIND"}};
-  std::string whys;
   for (const protocol::SnapshotTenant* tenant : waiting) {
     const std::uint64_t now = snapshot.header.taken_ns;
     rows.push_back({ordinal(tenant->queue_position), field_text(tenant->name, sizeof tenant->name),
@@ -241,8 +276,8 @@ std::string queue_lines(const Snapshot& snapshot) {
                     seconds_text(now > tenant->asked_ns ? now - tenant->asked_ns : 0),
                     protocol::queue_reason_name(tenant->reason),
                     tenant->ahead[0] == 0 ? "-" : field_text(tenant->ahead, sizeof tenant->ahead)});
-    whys += why_line(ordinal(tenant->queue_position), *tenant);
   }
+  const std::string whys = wait_lines(waiting);
   return "\n" + rows_format(rows) + (whys.empty() ? "" : "\n" + whys);
 }
 

@@ -23,14 +23,27 @@
 namespace sluice::core {
 namespace {
 
-/// A tenant that returns is counted in its limits already.
-bool limited(const State& state, const TenantAsked& ask) {
-  return ask.returns == 0 && limit_reached(state, ask).which != protocol::QueueLimit::kNone;
+using protocol::QueueLimit;
+
+/// The limit that keeps the request waiting. A tenant that returns is counted in its limits
+/// already.
+QueueLimit limit_of(const State& state, const TenantAsked& ask) {
+  return ask.returns == 0 ? limit_reached(state, ask).which : QueueLimit::kNone;
+}
+
+/// Has the request in front precedence over the other? One that waits for a limit keeps no GPU from
+/// anybody, and its limit from those alone whom that limits as well.
+bool goes_first(const Waiter& front, const Waiter& other) {
+  if (front.reason != QueueReason::kUserLimit) return true;
+  if (other.reason != QueueReason::kUserLimit) return false;
+  const bool of_all =
+      front.limit == QueueLimit::kAllRunning || front.limit == QueueLimit::kAllMemory;
+  return of_all ? front.ask.group == other.ask.group : front.ask.uid == other.ask.uid;
 }
 
 TenantQueued queued_action(const State& state, std::size_t index) {
   const Waiter& waiter = *state.queue[index];
-  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, {}};
+  TenantQueued action{waiter.ask.request, waiter.position, waiter.reason, 0, 0, {}, {}, {}};
   if (waiter.reason == QueueReason::kUserLimit) {
     const Limit limit = limit_reached(state, waiter.ask);
     action.limit = limit.which;
@@ -44,9 +57,15 @@ TenantQueued queued_action(const State& state, std::size_t index) {
     action.promised = gpu.promised_min;
     action.capacity = gpu.capacity;
   }
-  if (index > 0) action.ahead = state.queue[index - 1]->ask.name;
+  for (std::size_t i = index; i-- > 0;) {
+    if (!goes_first(*state.queue[i], waiter)) continue;
+    action.ahead = state.queue[i]->ask.name;
+    action.ahead_uid = state.queue[i]->ask.uid;
+    break;
+  }
   return action;
 }
+
 /// It waits no longer; its place in the queue is still there.
 void waiter_leaves(State& state, const Waiter& waiter) {
   const std::uint32_t uid = waiter.ask.uid;
@@ -68,9 +87,13 @@ bool refused_waiting(State& state, const TenantAsked& ask, QueueReason reason, A
   const std::uint32_t per_user = state.policy.tenants_per_user_max;
   if (ask.no_wait || ask.dry_run) {
     const std::string why = wait_text(state, ask, reason);
-    const bool limit = reason == QueueReason::kUserLimit && !ask.dry_run;
-    out.emplace_back(limit ? refusal_limit(ask.request, why)
-                           : refusal_no_room(ask.request, why, position, ask.dry_run));
+    if (ask.dry_run)
+      out.emplace_back(refusal_dry_run(ask.request, why, position));
+    else if (reason == QueueReason::kUserLimit)
+      out.emplace_back(refusal_limit(ask.request, why));
+    else
+      out.emplace_back(
+          refusal_no_room(ask.request, why, position, instead_text(state, ask, reason)));
     return true;
   }
   if (user.queued >= per_user) {
@@ -97,7 +120,8 @@ void waiter_place(Waiter& waiter, std::size_t index, QueueReason reason) {
 bool waiter_try(State& state, Prospects& prospects, std::size_t index, Nanos now, Actions& out) {
   Waiter& waiter = *state.queue[index];
   Prospects::Kind& prospect = prospects.kind_of(waiter.ask);
-  const bool limit = limited(state, waiter.ask);
+  waiter.limit = limit_of(state, waiter.ask);
+  const bool limit = waiter.limit != QueueLimit::kNone;
   const Placement placement = limit ? Placement{{}, QueueReason::kUserLimit}
                               : waiter.ask.returns != 0
                                   ? prospect.find_without(GpuFlags(state.gpus.size()))
@@ -173,7 +197,8 @@ void queue_expire(State& state, Nanos now, Actions& out) {
       continue;
     }
     out.emplace_back(refusal_timeout(waiter.ask.request, now - waiter.asked_at,
-                                     wait_text(state, waiter.ask, waiter.reason), waiter.position));
+                                     wait_text(state, waiter.ask, waiter.reason), waiter.position,
+                                     instead_text(state, waiter.ask, waiter.reason)));
     waiter_remove(state, i);
   }
 }
@@ -187,7 +212,8 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   state.kept.resize(state.gpus.size(), false);
   state.kept_for.resize(state.gpus.size());
   Prospects prospects(state);
-  const Placement placement = limited(state, ask)
+  const QueueLimit limit = limit_of(state, ask);
+  const Placement placement = limit != QueueLimit::kNone
                                   ? Placement{{}, QueueReason::kUserLimit}
                                   : placement_now(state, prospects.kind_of(ask), ask);
   if (!placement.gpus.empty()) {
@@ -201,6 +227,7 @@ void tenant_asked(State& state, const TenantAsked& event, Nanos now, Actions& ou
   waiter.asked_at = now;
   if (waiter.ask.wait_ns_max > 0) waiter.deadline = now + waiter.ask.wait_ns_max;
   waiter.reason = placement.reason;
+  waiter.limit = limit;
   waiter.position = static_cast<std::uint32_t>(state.queue.size() + 1);
   state.users[waiter.ask.uid].queued++;
   state.queue_deadline = std::min(state.queue_deadline, waiter.deadline);

@@ -3,6 +3,7 @@
 #include "broker/core/binding.h"
 
 #include <algorithm>
+#include <array>
 
 #include "broker/core/admission.h"
 #include "broker/core/limits.h"
@@ -54,19 +55,37 @@ const Tenant* largest(const Gpu& gpu, Part part) {
 
 std::string idle_mark(const Tenant& tenant) { return "{idle " + std::to_string(tenant.id) + "}"; }
 
-/// "; job 3 (train) of user 1000 has most of it: 2 GiB, idle for 12 min".
+/// "; job 3 (train) of user 1000 has most of it: 2 GiB, idle for 12 min". Most is more than half;
+/// where no tenant has that: "; 4 jobs have it, the largest part 25 %: job 3 (train) of user 1000".
 std::string most_text(const Gpu& gpu, Part part, std::string (*text)(Bytes)) {
   const Tenant* holder = largest(gpu, part);
   if (holder == nullptr) return "";
-  const auto holders = std::ranges::count_if(
-      gpu.shares, [part](const Share* share) { return part(*share->tenant) > 0; });
-  return "; " + holder_text(*holder) + " has " + (holders == 1 ? "all" : "most") +
-         " of it: " + text(part(*holder)) + idle_mark(*holder);
+  std::size_t holders = 0;
+  Bytes sum = 0;
+  for (const Share* share : gpu.shares) {
+    const Bytes one = part(*share->tenant);
+    holders += one > 0 ? 1 : 0;
+    sum += one;
+  }
+  const Bytes most = part(*holder);
+  const std::string whose = holder_text(*holder);
+  if (most <= sum / 2)
+    return "; " + std::to_string(holders) + " jobs have it, the largest part " + text(most) + ": " +
+           whose + idle_mark(*holder);
+  return "; " + whose + " has " + (holders == 1 ? "all" : "most") + " of it: " + text(most) +
+         idle_mark(*holder);
 }
 
 std::string asks_text(const TenantAsked& ask, const std::string& amount) {
   return ", and this job asks for " + amount +
          (ask.gpu_count > 1 ? " on each of " + std::to_string(ask.gpu_count) + " GPUs" : "");
+}
+
+/// What quotas may add up to, where that is another sum than the GPU's memory.
+std::string oversold_text(const State& state, const Gpu& gpu) {
+  if (gpu.limit_max(state.policy.oversell_memory) == gpu.capacity) return "";
+  return " (oversell " + decimal_text(state.policy.oversell_memory) + " of " +
+         bytes_text(gpu.capacity) + ")";
 }
 
 /// Why the memory of the GPU does not do; empty = it does.
@@ -76,7 +95,8 @@ std::string memory_text(const State& state, std::uint32_t g, const TenantAsked& 
   const std::string asks = asks_text(ask, bytes_text(ask.memory_max));
   if (gpu.promised_max + ask.memory_max > limit)
     return "the quotas on " + gpu_name(g) + " add up to " + bytes_text(gpu.promised_max) + " of " +
-           bytes_text(limit) + asks + most_text(gpu, quota_of, bytes_text);
+           bytes_text(limit) + oversold_text(state, gpu) + asks +
+           most_text(gpu, quota_of, bytes_text);
   if (promise_fits(state, gpu, ask)) return "";
   const Bytes back = gpu.returning + gpu_left(gpu);
   const Bytes turns = spread_max(gpu);
@@ -98,6 +118,21 @@ std::string share_text(const State& state, std::uint32_t g, const TenantAsked& a
 }
 
 bool takes_tenants(const Gpu& gpu) { return !gpu.closed_to_new && !gpu.exclusive(); }
+
+bool has_room(const State& state, const Gpu& gpu, const TenantAsked& ask) {
+  return takes_tenants(gpu) && promise_fits(state, gpu, ask) &&
+         share_fits(gpu, ask.sm_kind, ask.sm_percent);
+}
+
+/// Of the GPUs beside the one that is named: how many lack room as well. Nothing where none does.
+std::string others_text(const State& state, const std::vector<std::uint32_t>& candidates,
+                        const TenantAsked& ask) {
+  const auto lacking = std::ranges::count_if(
+      candidates, [&](std::uint32_t g) { return !has_room(state, *state.gpus[g], ask); });
+  if (lacking < 2) return "";
+  return "; " + std::to_string(lacking - 1) + " more " +
+         (lacking == 2 ? "GPU has no room for it" : "GPUs have no room for it");
+}
 
 /// Why the memory does not do on the GPU that is nearest to having room; empty = on each it does.
 std::string memory_nearest_text(const State& state, const std::vector<std::uint32_t>& candidates,
@@ -133,40 +168,66 @@ std::string share_nearest_text(const State& state, const std::vector<std::uint32
   return text;
 }
 
-/// Why the GPU takes no new tenant; empty = it may.
-std::string closed_text(const State& state, std::uint32_t g, const TenantAsked& ask) {
+/// What keeps a GPU from a request that finds no GPU open to it.
+enum class Closed : std::uint8_t { kNot, kDrained, kWhole, kShared, kReturning };
+
+Closed closed_by(const Gpu& gpu, const TenantAsked& ask) {
+  if (gpu.closed_to_new) return Closed::kDrained;
+  if (gpu.exclusive()) return Closed::kWhole;
+  if (ask.tenant_class != TenantClass::kExclusive) return Closed::kNot;
+  if (!gpu.shares.empty()) return Closed::kShared;
+  return gpu.returning > 0 ? Closed::kReturning : Closed::kNot;
+}
+
+std::string closed_text(const State& state, std::uint32_t g, Closed why) {
   const Gpu& gpu = *state.gpus[g];
-  if (gpu.closed_to_new) return gpu_name(g) + " is " + drained_text(gpu.drain);
-  if (gpu.exclusive()) {
+  if (why == Closed::kDrained) return gpu_name(g) + " is " + drained_text(gpu.drain);
+  if (why == Closed::kWhole) {
     const Tenant& owner = *gpu.shares.front()->tenant;
     return gpu_name(g) + " is used whole by " + holder_text(owner) + idle_mark(owner);
   }
-  if (ask.tenant_class != TenantClass::kExclusive) return "";
-  if (gpu.shares.empty())
-    return gpu.returning == 0
-               ? ""
-               : "no job is on " + gpu_name(g) + ", but " + bytes_text(gpu.returning) +
-                     " of jobs that ended is not free yet";
+  if (why == Closed::kReturning)
+    return "no job is on " + gpu_name(g) + ", but " + bytes_text(gpu.returning) +
+           " of jobs that ended is not free yet";
   const Tenant& holder = *largest(gpu, quota_of);
   const std::size_t others = gpu.shares.size() - 1;
   return gpu_name(g) + " is not empty yet: " + holder_text(holder) + " is on it" +
-         idle_mark(holder) + (others == 0 ? "" : " and " + std::to_string(others) + " more");
+         idle_mark(holder) +
+         (others == 0
+              ? ""
+              : ", and " + std::to_string(others) + (others == 1 ? " more job" : " more jobs"));
 }
 
-/// Why the first GPU that takes no new tenant does not, and how many more do not.
+/// Why the first GPU that is closed to the request is, what closes how many others, and how many
+/// GPUs it wants.
 std::string drain_text(const State& state, const std::vector<std::uint32_t>& candidates,
                        const TenantAsked& ask) {
+  constexpr std::array<const char*, 5> kOthers = {"", "drained", "used whole", "not empty",
+                                                  "not free yet"};
   std::string text;
-  std::size_t more = 0;
+  std::array<std::size_t, kOthers.size()> more{};
+  bool shared = false;
   for (const std::uint32_t g : candidates) {
-    const std::string one = closed_text(state, g, ask);
-    if (!one.empty() && !text.empty()) ++more;
-    if (text.empty()) text = one;
+    const Closed why = closed_by(*state.gpus[g], ask);
+    if (why == Closed::kNot) continue;
+    shared |= why == Closed::kShared;
+    if (text.empty())
+      text = closed_text(state, g, why);
+    else
+      ++more[static_cast<std::size_t>(why)];
   }
   if (text.empty()) return reason_text(QueueReason::kDrain);
-  if (more == 0) return text;
-  return text + ", and " + std::to_string(more) + " more " +
-         (more == 1 ? "GPU takes" : "GPUs take") + " no new job";
+  for (std::size_t why = 1; why < kOthers.size(); ++why)
+    if (more[why] != 0)
+      text += "; " + std::to_string(more[why]) +
+              (more[why] == 1 ? " more GPU is " : " more GPUs are ") + kOthers[why];
+  const bool whole = ask.tenant_class == TenantClass::kExclusive;
+  if (whole && shared && state.policy.exclusive_room != ExclusiveRoom::kWait)
+    text += "; jobs whose memory can be moved make room for it";
+  if (whole || ask.gpu_count > 1)
+    text += "; this job asks for " + std::to_string(ask.gpu_count) +
+            (whole ? " whole GPU" : " GPU") + (ask.gpu_count == 1 ? "" : "s");
+  return text;
 }
 
 /// Does the request keep one of these GPUs from later ones of its user, or hold it against others?
@@ -202,7 +263,7 @@ std::string debt_text(const State& state, const Tenant& tenant, Nanos now) {
     if (debt.ns < kWorthATextNs) continue;
     return "it pays back " + duration_text(debt.ns) + " of GPU time that jobs of user " +
            std::to_string(tenant.uid) + " took beyond their share: it runs again in about " +
-           duration_text(debt.paid_in) +
+           duration_about(debt.paid_in) +
            (tenant.sm_mode == SmMode::kFixed ? "" : ", or as soon as no other job wants its GPU");
   }
   return "";
@@ -216,8 +277,9 @@ std::string drained_text(const GpuDrain& drain) {
          (drain.until_text.empty() ? "" : ", until " + drain.until_text);
 }
 
-std::string wait_text(const State& state, const TenantAsked& ask, QueueReason reason) {
-  if (reason == QueueReason::kUserLimit) return limit_text(ask, limit_reached(state, ask));
+namespace {
+
+std::string binding_text(const State& state, const TenantAsked& ask, QueueReason reason) {
   const std::vector<std::uint32_t> candidates = placement_candidates(state, ask);
   if (candidates.empty()) return reason_text(reason);
   if (reason == QueueReason::kPriority) return priority_text(state, ask);
@@ -226,8 +288,52 @@ std::string wait_text(const State& state, const TenantAsked& ask, QueueReason re
   std::string text = share ? share_nearest_text(state, candidates, ask)
                            : memory_nearest_text(state, candidates, ask);
   if (text.empty()) return reason_text(reason);
+  text += others_text(state, candidates, ask);
   if (reason != QueueReason::kGang && !(share && ask.gpu_count > 1)) return text;
   return "fewer than " + std::to_string(ask.gpu_count) + " GPUs have room at once: " + text;
+}
+
+/// Where a request that names its GPUs would go if it named none; empty = it would wait as well.
+std::vector<std::uint32_t> unbound(const State& state, const TenantAsked& ask) {
+  if (ask.pinned.empty() || ask.joins || ask.returns != 0) return {};
+  TenantAsked any = ask;
+  any.pinned.clear();
+  GpuFlags kept = state.planned;
+  kept.resize(state.gpus.size());
+  return placement_find(state, any, kept).gpus;
+}
+
+}  // namespace
+
+std::string wait_text(const State& state, const TenantAsked& ask, QueueReason reason) {
+  if (reason == QueueReason::kUserLimit) return limit_text(ask, limit_reached(state, ask));
+  std::string text = binding_text(state, ask, reason);
+  std::string where;
+  for (const std::uint32_t g : unbound(state, ask))
+    where += (where.empty() ? "" : " and ") + gpu_name(g);
+  if (!where.empty()) text += "; without --gpu it would get " + where + " now";
+  return text;
+}
+
+std::string instead_text(const State& state, const TenantAsked& ask, QueueReason reason) {
+  std::string text;
+  switch (reason) {
+    case QueueReason::kResources:
+    case QueueReason::kGang:
+      text = ", or ask for less";
+      break;
+    case QueueReason::kShare:
+      text = ", or ask for less, or for a weight (--weight)";
+      break;
+    case QueueReason::kUserLimit:
+      text = ", or end one of these jobs";
+      break;
+    case QueueReason::kNone:
+    case QueueReason::kPriority:
+    case QueueReason::kDrain:
+      break;
+  }
+  return text + (unbound(state, ask).empty() ? "" : ", or leave --gpu out");
 }
 
 std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {

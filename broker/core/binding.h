@@ -14,6 +14,9 @@ namespace sluice::core {
 /// Why a request with that reason waits: "the quotas on GPU 0 add up to 3.5 GiB of 3.5 GiB ...".
 std::string wait_text(const State& state, const TenantAsked& ask, QueueReason reason);
 
+/// What could be asked for instead of that wait: ", or ask for less"; empty = nothing is known.
+std::string instead_text(const State& state, const TenantAsked& ask, QueueReason reason);
+
 /// Why the job does not run, where the reason is the broker's: it is suspended, put aside, swapped,
 /// a runaway, or pays an overrun back. Empty = nothing keeps it.
 std::string stopped_text(const State& state, const Tenant& tenant, Nanos now);

@@ -158,6 +158,7 @@ struct TenantAsked {
   bool dry_run = false;
   bool swap = false;  // its movable memory may go to the host; counts only where Policy::swap does.
                       // memory_min then defaults to one context, otherwise it is memory_max
+  bool joins = false;  // a program that runs already: its GPU is not the broker's choice
   std::string name;
   std::string group;     // see Policy::groups
   TenantId returns = 0;  // set by the core: this tenant asks for its own GPUs again (vacate.cpp)
@@ -408,7 +409,8 @@ struct TenantQueued {
   QueueReason reason = QueueReason::kResources;
   Bytes promised = 0;
   Bytes capacity = 0;
-  std::string ahead;
+  std::string ahead;  // the last one in front that has precedence; empty = there is none
+  std::uint32_t ahead_uid = 0;
   protocol::QueueLimit limit = protocol::QueueLimit::kNone;  // for UserLimit; `promised` and
                                                              // `capacity` are then of it. For
                                                              // Share they are percentages

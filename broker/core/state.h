@@ -360,6 +360,7 @@ struct Waiter {
   Nanos deadline = kNever;
   std::uint32_t position = 0;  // 0 = not yet known
   QueueReason reason = QueueReason::kNone;
+  protocol::QueueLimit limit = protocol::QueueLimit::kNone;  // with QueueReason::kUserLimit
   int roomiest = -1;  // the GPU with most of what it waits for, as of when it was looked at
   bool news = false;  // position or reason are others than it was told
 

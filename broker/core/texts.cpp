@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "broker/core/state.h"
+#include "broker/protocol/ordinal.h"
 
 namespace sluice::core {
 namespace {
@@ -19,6 +20,18 @@ std::string uuid_text(const GpuUuid& uuid) {
   return text;
 }
 
+TenantRefused refusal(RequestId request, RefusalCode code, std::string text, Bytes minimum = 0) {
+  return TenantRefused{request, code, minimum, std::move(text)};
+}
+
+std::string place_text(std::uint32_t position) {
+  return std::to_string(position) + protocol::ordinal_ending(position) + " in line";
+}
+
+std::string gpus_text(std::size_t n) { return std::to_string(n) + (n == 1 ? " GPU" : " GPUs"); }
+
+}  // namespace
+
 std::string decimal_text(double value) {
   const auto hundredths = static_cast<std::uint64_t>(std::llround(value * 100));
   std::string text = std::to_string(hundredths / 100);
@@ -28,14 +41,6 @@ std::string decimal_text(double value) {
   if (fraction.back() == '0') fraction.pop_back();
   return text + "." + fraction;
 }
-
-TenantRefused refusal(RequestId request, RefusalCode code, std::string text, Bytes minimum = 0) {
-  return TenantRefused{request, code, minimum, std::move(text)};
-}
-
-std::string gpus_text(std::size_t n) { return std::to_string(n) + (n == 1 ? " GPU" : " GPUs"); }
-
-}  // namespace
 
 std::string bytes_text(Bytes bytes) {
   static const char* const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
@@ -53,6 +58,12 @@ std::string duration_text(Nanos ns) {
   if (ns < 1'000'000) return decimal_text(value / 1e3) + " us";
   if (ns < 1'000'000'000) return decimal_text(value / 1e6) + " ms";
   return decimal_text(value / 1e9) + " s";
+}
+
+std::string duration_about(Nanos ns) {
+  Nanos unit = 1;
+  while (ns / unit >= 100) unit *= 10;
+  return duration_text((ns + unit / 2) / unit * unit);
 }
 
 const char* class_text(TenantClass tenant_class) {
@@ -201,19 +212,22 @@ TenantRefused refusal_full(RequestId request, std::uint32_t limit) {
 }
 
 TenantRefused refusal_no_room(RequestId request, const std::string& why, std::uint32_t position,
-                              bool dry_run) {
+                              const std::string& instead) {
+  return refusal(
+      request, RefusalCode::kNoRoom,
+      "it would have to wait, " + place_text(position) + ": " + why + "; allow waiting" + instead);
+}
+
+TenantRefused refusal_dry_run(RequestId request, const std::string& why, std::uint32_t position) {
   return refusal(request, RefusalCode::kNoRoom,
-                 std::string(dry_run ? "it would wait" : "it would have to wait") +
-                     " at position " + std::to_string(position) + " of the queue: " + why +
-                     (dry_run ? "; nothing was changed" : "; allow waiting, or ask for less"));
+                 "it would wait, " + place_text(position) + ": " + why + "; nothing was changed");
 }
 
 TenantRefused refusal_timeout(RequestId request, Nanos waited, const std::string& why,
-                              std::uint32_t position) {
+                              std::uint32_t position, const std::string& instead) {
   return refusal(request, RefusalCode::kTimeout,
-                 "it waited " + duration_text(waited) + " and is still at position " +
-                     std::to_string(position) + " of the queue: " + why +
-                     "; wait longer, or ask for less");
+                 "it waited " + duration_text(waited) + " and is still " + place_text(position) +
+                     ": " + why + "; wait longer" + instead);
 }
 
 }  // namespace sluice::core

@@ -10,10 +10,14 @@ namespace sluice::core {
 
 struct Tenant;
 
+/// Two decimals at most: "4", "1.5".
+std::string decimal_text(double value);
 /// "512 MiB", "1.5 GiB", "100 bytes": the largest unit that keeps at most two decimals exact enough
 /// for people.
 std::string bytes_text(Bytes bytes);
 std::string duration_text(Nanos ns);
+/// Of a time that is known about: two digits of it.
+std::string duration_about(Nanos ns);
 const char* class_text(TenantClass tenant_class);
 /// "job train (tenant 7)".
 std::string job_text(const Tenant& tenant);
@@ -39,10 +43,11 @@ TenantRefused refusal_group(RequestId request, std::string text);
 /// `why` is limit_text's.
 TenantRefused refusal_limit(RequestId request, const std::string& why);
 TenantRefused refusal_full(RequestId request, std::uint32_t limit);
-/// `why` is reason_text's, or limit_text's.
+/// `why` is wait_text's, and `instead` instead_text's (binding.h).
 TenantRefused refusal_no_room(RequestId request, const std::string& why, std::uint32_t position,
-                              bool dry_run);
+                              const std::string& instead);
+TenantRefused refusal_dry_run(RequestId request, const std::string& why, std::uint32_t position);
 TenantRefused refusal_timeout(RequestId request, Nanos waited, const std::string& why,
-                              std::uint32_t position);
+                              std::uint32_t position, const std::string& instead);
 
 }  // namespace sluice::core

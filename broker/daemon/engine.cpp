@@ -199,16 +199,17 @@ core::TenantAsked Engine::ask_make(const Profile& profile, const protocol::Admit
   ask.sm_percent = message.sm_percent != 0 ? message.sm_percent
                                            : std::min(defaults.sm_percent, profile.sm_percent_max);
   ask.sm_default = message.sm_percent == 0;
+  const bool shared = message.tenant_class != TenantClass::kExclusive;
+  if (shared && ask.sm_default && ask.sm_percent < defaults.sm_percent)
+    *cut |= protocol::kCutShareByProfile;
   ask.sm_weight = (message.flags & protocol::kAdmitWeight) != 0;
   ask.memory_max = message.memory_max_bytes;
   if (ask.memory_max == 0) {
-    const std::uint64_t most =
-        profile.memory_max_bytes != 0 ? profile.memory_max_bytes : UINT64_MAX;
+    const std::uint64_t most = memory_most(profile, message.gpu_count);
     const std::uint64_t there = capacity_for(message);
     ask.memory_max = std::min({defaults.memory_max, most, there});
-    const bool shared = message.tenant_class != TenantClass::kExclusive;
     if (shared && ask.memory_max < defaults.memory_max)
-      *cut = there < most ? protocol::kCutByGpu : protocol::kCutByProfile;
+      *cut |= there < most ? protocol::kCutByGpu : protocol::kCutByProfile;
   }
   ask.memory_min = message.memory_min_bytes;
   ask.window_ns = static_cast<core::Nanos>(message.window_ns);
@@ -238,6 +239,12 @@ std::string Engine::allowed_text(const Profile& profile) const {
         (profile.sm_percent_max < 100 ? " and " + share : "") + " of each GPU");
   else if (profile.sm_percent_max < 100)
     add(share + " of each GPU");
+  const auto add_sums = [&add](const core::SumLimits& sums, const std::string& whose) {
+    if (sums.memory_max != 0) add(config::size_format(sums.memory_max) + " of GPU memory" + whose);
+    if (sums.tenants_max != 0) add(std::to_string(sums.tenants_max) + " running" + whose);
+  };
+  add_sums(profile.together.per_user, " for each user");
+  add_sums(profile.together.all, " for all its users together");
   if (!text.empty())
     text = "profile " + profile.name + " allows: " + text + "; " +
            std::to_string(profile.tenants_max) + (profile.tenants_max == 1 ? " job" : " jobs") +
@@ -303,12 +310,13 @@ void Engine::ask(const Asker& asker, const Profile& profile, const protocol::Adm
   std::uint8_t cut = 0;
   core::TenantAsked event = ask_make(profile, message, *swap, &cut);
   if (const std::string fault = guarantee_fault(event); !fault.empty()) {
-    refuse(asker.connection, asker.request, RefusalCode::kMalformed, fault);
+    refuse_within(asker, profile, RefusalCode::kMalformed, fault);
     return;
   }
   event.request = next_request_++;
   event.uid = asker.peer.uid;
   event.group = profile.name;
+  event.joins = join.has_value();
   Pending pending;
   pending.charge = DescriptorCharge(charges_, asker.peer.uid, kRequestDescriptors);
   pending.connection = asker.connection;

@@ -306,6 +306,8 @@ class Engine {
   void question_answer(ConnectionId connection, bool late);
   void who_over();
   void account_ask(uid_t uid);
+  void places_name(uid_t uid);
+  void place_send(const Pending& pending);
   void account_told(uid_t uid, const std::optional<Account>& account);
   void admit_as(const Asker& asker, const protocol::Admit& message, const Who& who);
   void join_as(const Asker& asker, const protocol::Register& message, const Who* who);

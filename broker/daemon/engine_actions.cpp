@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "broker/daemon/engine.h"
+#include "broker/daemon/named.h"
 #include "broker/daemon/snapshot.h"
 #include "broker/daemon/validate.h"
 #include "broker/protocol/gpu_index.h"
@@ -133,12 +134,42 @@ void Engine::carry_out(const core::TenantQueued& action) {
   message.capacity_bytes = action.capacity;
   text_store(message.text, sizeof message.text,
              named_text(core::queued_text(*state_, action.request)));
-  std::snprintf(message.ahead, sizeof message.ahead, "%s", action.ahead.c_str());
+  if (!action.ahead.empty())
+    text_store(
+        message.ahead, sizeof message.ahead,
+        owned_text(action.ahead, accounts_.name(action.ahead_uid), sizeof message.ahead - 1));
   found->second.place = message;
-  outbox_.send(found->second.connection, message);
-  for (const Knock& knock : found->second.followers) {
+  place_send(found->second);
+}
+
+/// Tells a request where it stands, and those that wait with it.
+void Engine::place_send(const Pending& pending) {
+  protocol::Queued message = *pending.place;
+  outbox_.send(pending.connection, message);
+  for (const Knock& knock : pending.followers) {
     message.header.request = knock.request;
     outbox_.send(knock.connection, message);
+  }
+}
+
+/// A user's name is known now. Who was told its number is told anew.
+void Engine::places_name(uid_t uid) {
+  const auto name = [this, uid](uid_t user) {
+    return user == uid ? accounts_.name(uid) : std::to_string(user);
+  };
+  const std::string number = owned_text("", std::to_string(uid), protocol::kNameBytes);
+  for (auto& [id, pending] : pending_) {
+    if (!pending.place) continue;
+    protocol::Queued& place = *pending.place;
+    const std::string text = people_named(place.text, name);
+    std::string ahead = place.ahead;
+    if (ahead.ends_with(number))
+      ahead = owned_text(ahead.substr(0, ahead.size() - number.size()), name(uid),
+                         sizeof place.ahead - 1);
+    if (text == place.text && ahead == place.ahead) continue;
+    text_store(place.text, sizeof place.text, text);
+    text_store(place.ahead, sizeof place.ahead, ahead);
+    place_send(pending);
   }
 }
 
@@ -148,9 +179,9 @@ void Engine::carry_out(const core::TenantRefused& action) {
   const Pending pending = std::move(found->second);
   pending_.erase(found);
   const Profile* profile = profiles_.named(pending.profile);
-  const bool limited = action.code == RefusalCode::kUserLimit;
+  const bool waits = action.code == RefusalCode::kNoRoom || action.code == RefusalCode::kTimeout;
   refuse_all(pending, action.code,
-             action.text + (limited && profile != nullptr ? allowed_text(*profile) : ""),
+             action.text + (!waits && profile != nullptr ? allowed_text(*profile) : ""),
              action.minimum);
 }
 

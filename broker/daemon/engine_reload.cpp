@@ -216,8 +216,7 @@ void Engine::limits_renew() {
     change.sm_default = asked.sm_percent == 0;
     change.sm_weight = asked.sm_weight;
     change.memory_max = asked.memory_max_bytes != 0 ? asked.memory_max_bytes : defaults.memory_max;
-    if (profile->memory_max_bytes != 0)
-      change.memory_max = std::min(change.memory_max, profile->memory_max_bytes);
+    change.memory_max = std::min(change.memory_max, memory_most(*profile, tenant->gpus.size()));
     // What can be moved is guaranteed a context only, unless more was asked for.
     const std::uint64_t guaranteed =
         tenant->grant.swap ? tenant->grant.memory_min : change.memory_max;

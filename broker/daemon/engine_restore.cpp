@@ -16,7 +16,6 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/journal_event.h"
-#include "broker/daemon/named.h"
 #include "broker/devices/uuid.h"
 #include "broker/protocol/gpu_index.h"
 
@@ -41,7 +40,7 @@ void Engine::restore() {
     core::GpuDrain drain;
     for (const JournalDrain& known : before.drains)
       if (known.gpu == gpu)
-        drain = {known.uid, known.reason, known.until_s, time_text(known.until_s)};
+        drain = {known.uid, known.reason, known.until_s, config::time_format(known.until_s)};
     closed_gpu_note(gpu, true, drain);
     feed(core::GpuClosed{gpu, drain});
   }

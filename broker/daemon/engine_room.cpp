@@ -10,7 +10,6 @@
 
 #include "broker/daemon/engine.h"
 #include "broker/daemon/inventory.h"
-#include "broker/daemon/named.h"
 #include "broker/daemon/validate.h"
 #include "broker/devices/uuid.h"
 #include "broker/protocol/gpu_index.h"
@@ -420,7 +419,7 @@ void Engine::command(const Asker& asker, const protocol::Command& message) {
   if (message.verb == protocol::CommandVerb::kDrain) {
     const auto until_s = static_cast<std::int64_t>(message.until_s);
     event.drain = {asker.peer.uid, text_clean(message.reason, sizeof message.reason), until_s,
-                   time_text(until_s)};
+                   config::time_format(until_s)};
   }
   // A private broker runs as the user whose it is.
   event.root = asker.peer.uid == 0 || asker.peer.uid == geteuid();

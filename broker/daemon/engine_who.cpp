@@ -75,6 +75,7 @@ void Engine::account_told(uid_t uid, const std::optional<Account>& account) {
   accounts_asked_.erase(uid);
   if (!account) return;
   accounts_.keep(uid, *account);
+  places_name(uid);
   std::vector<ConnectionId> waiting;
   for (const auto& [connection, question] : questions_)
     if (question.asker.peer.uid == uid) waiting.push_back(connection);
@@ -150,9 +151,10 @@ void Engine::admit_as(const Asker& asker, const protocol::Admit& message, const 
   const Profile* profile =
       wanted.empty() ? &profiles_.find(who) : profiles_.find_named(wanted, who);
   if (profile == nullptr) {
-    refuse(asker.connection, asker.request, RefusalCode::kClassNotAllowed,
-           "there is no profile '" + wanted + "' for user " + accounts_.name(asker.peer.uid) +
-               "; leave --profile out, or ask whoever keeps sluice.toml");
+    refuse_within(asker, profiles_.find(who), RefusalCode::kClassNotAllowed,
+                  "there is no profile '" + wanted + "' for user " +
+                      accounts_.name(asker.peer.uid) +
+                      "; leave --profile out, or ask whoever keeps sluice.toml");
     return;
   }
   protocol::Admit wish = message;

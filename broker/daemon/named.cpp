@@ -1,8 +1,7 @@
 // Replacement of "user N" and of UUIDs.
 #include "broker/daemon/named.h"
 
-#include <time.h>
-
+#include <algorithm>
 #include <charconv>
 
 #include "broker/devices/uuid.h"
@@ -66,16 +65,12 @@ std::string idle_named(const std::string& text,
   return out.append(text, at);
 }
 
-std::string time_text(std::int64_t epoch_s) {
-  constexpr std::int64_t kDay_s = 86'400;
-  if (epoch_s == 0) return "";
-  const time_t when = epoch_s;
-  tm local{};
-  char text[32];
-  if (localtime_r(&when, &local) == nullptr) return std::to_string(epoch_s);
-  const std::int64_t away = epoch_s - static_cast<std::int64_t>(time(nullptr));
-  const char* format = away > 0 && away < kDay_s ? "%H:%M" : "%Y-%m-%d %H:%M";
-  return std::string(text, strftime(text, sizeof text, format, &local));
+std::string owned_text(const std::string& name, const std::string& user, std::size_t bytes_most) {
+  const std::string of = " of " + user;
+  std::size_t kept = std::min(name.size(), bytes_most - std::min(bytes_most, of.size()));
+  const auto inside = [&] { return (static_cast<unsigned char>(name[kept]) & 0xC0) == 0x80; };
+  while (kept > 0 && kept < name.size() && inside()) --kept;
+  return name.substr(0, kept) + of;
 }
 
 }  // namespace sluice::daemon

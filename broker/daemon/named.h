@@ -20,8 +20,7 @@ std::string gpus_named(const std::string& text, const std::vector<protocol::GpuU
 /// "{idle 3}" -> what `idle` says of job 3 (core/binding.h).
 std::string idle_named(const std::string& text,
                        const std::function<std::string(protocol::TenantId)>& idle);
-/// A time of the epoch as people here write it: "18:00", or "2026-11-28 08:00" where that is not
-/// within a day; 0 is empty.
-std::string time_text(std::int64_t epoch_s);
+/// "train of anna": of a name that is too long for so many bytes, the user stays whole.
+std::string owned_text(const std::string& name, const std::string& user, std::size_t bytes_most);
 
 }  // namespace sluice::daemon

@@ -83,6 +83,14 @@ std::uint64_t host_bytes_default() {
 
 }  // namespace
 
+std::uint64_t memory_most(const Profile& profile, std::uint64_t gpu_count) {
+  std::uint64_t most = profile.memory_max_bytes != 0 ? profile.memory_max_bytes : UINT64_MAX;
+  for (const core::SumLimits& sum : {profile.together.per_user, profile.together.all})
+    if (sum.memory_max != 0)
+      most = std::min<std::uint64_t>(most, sum.memory_max / std::max<std::uint64_t>(gpu_count, 1));
+  return most;
+}
+
 Profiles::Profiles(const config::Config& config) {
   for (const config::ProfileSettings& settings : config.profiles)
     list_.push_back(profile_make(settings));

@@ -30,6 +30,9 @@ struct Profile {
   std::optional<bool> swap;    // unset = as the configuration says for all
 };
 
+/// What one job of the profile may have on each of so many GPUs at most.
+std::uint64_t memory_most(const Profile& profile, std::uint64_t gpu_count);
+
 /// Who asks, by the kernel's and the account databases' word.
 struct Who {
   uid_t uid = 0;

@@ -140,8 +140,9 @@ struct Queued {
 static_assert(sizeof(Queued) == 16 + 8 + 16 + kNameBytes + kTextBytes);
 
 // Admitted.cut
-inline constexpr std::uint8_t kCutByGpu = 1;      // the GPU has less memory
-inline constexpr std::uint8_t kCutByProfile = 2;  // the profile allows less memory
+inline constexpr std::uint8_t kCutByGpu = 1;           // the GPU has less memory
+inline constexpr std::uint8_t kCutByProfile = 2;       // the profile allows less memory
+inline constexpr std::uint8_t kCutShareByProfile = 4;  // the profile allows less GPU time
 
 struct Admitted {
   Header header;

@@ -179,5 +179,9 @@ std::optional<std::int64_t> duration_parse(std::string_view text);
 /// 8589934592 -> "8 GiB", 1610612736 -> "1.5 GiB".
 std::string size_format(std::uint64_t bytes);
 std::string duration_format(std::int64_t ns);
+/// A time of the epoch as people here write it: "18:00", or "2026-11-28 08:00" where that is of
+/// another day than now; 0 is empty.
+std::string time_format(std::int64_t epoch_s, std::int64_t now_s);
+std::string time_format(std::int64_t epoch_s);
 
 }  // namespace sluice::config

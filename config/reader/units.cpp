@@ -1,6 +1,7 @@
 // Sizes, durations and addresses as people write them. Integer arithmetic throughout, so that
 // "1.5GiB" is exact and an overflow is seen. Knows nothing of files or keys.
 #include <arpa/inet.h>
+#include <time.h>
 
 #include <array>
 #include <limits>
@@ -246,5 +247,21 @@ std::optional<ListenAddress> listen_parse(std::string_view text) {
   if (number > 65535) return std::nullopt;
   return ListenAddress{std::move(host), static_cast<std::uint16_t>(number)};
 }
+
+std::string time_format(std::int64_t epoch_s, std::int64_t now_s) {
+  if (epoch_s == 0) return "";
+  const time_t when = epoch_s;
+  const time_t now = now_s;
+  tm local{};
+  tm today{};
+  char text[32];
+  if (localtime_r(&when, &local) == nullptr || localtime_r(&now, &today) == nullptr)
+    return std::to_string(epoch_s);
+  const bool same_day = local.tm_year == today.tm_year && local.tm_yday == today.tm_yday;
+  const char* format = same_day && when > now ? "%H:%M" : "%Y-%m-%d %H:%M";
+  return std::string(text, strftime(text, sizeof text, format, &local));
+}
+
+std::string time_format(std::int64_t epoch_s) { return time_format(epoch_s, time(nullptr)); }
 
 }  // namespace sluice::config

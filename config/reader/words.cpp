@@ -1,6 +1,7 @@
 // Words in messages: the spell-check of wrong names, and text from a file made fit to be shown on a
 // terminal.
 #include <algorithm>
+#include <cctype>
 
 #include "config/reader/keys.h"
 
@@ -26,10 +27,34 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return above[b.size()];
 }
 
-}  // namespace
+/// What all the known words begin with, up to the last sign that is no letter: "--", "SLUICE_".
+std::size_t common_stem(std::span<const std::string_view> known) {
+  if (known.size() < 2) return 0;
+  std::size_t same = known.front().size();
+  for (const std::string_view candidate : known) {
+    const auto differs = std::ranges::mismatch(candidate, known.front().substr(0, same)).in2;
+    same = static_cast<std::size_t>(differs - known.front().begin());
+  }
+  while (same > 0 && std::isalnum(static_cast<unsigned char>(known.front()[same - 1])) != 0) --same;
+  return same;
+}
 
-std::optional<std::string_view> word_nearest(std::string_view word,
-                                             std::span<const std::string_view> known) {
+/// The word that was cut short: what all known words that go on from it go on from as well.
+std::optional<std::string_view> word_completed(std::string_view word,
+                                               std::span<const std::string_view> known) {
+  std::optional<std::string_view> shortest;
+  if (word.empty()) return shortest;
+  for (const std::string_view candidate : known)
+    if (candidate.starts_with(word) && (!shortest || candidate.size() < shortest->size()))
+      shortest = candidate;
+  const bool one = std::ranges::all_of(known, [&](std::string_view candidate) {
+    return !candidate.starts_with(word) || candidate.starts_with(*shortest);
+  });
+  return one ? shortest : std::nullopt;
+}
+
+std::optional<std::string_view> word_mistyped(std::string_view word,
+                                              std::span<const std::string_view> known) {
   std::optional<std::string_view> best;
   std::size_t best_distance = 0;
   for (const std::string_view candidate : known) {
@@ -43,6 +68,23 @@ std::optional<std::string_view> word_nearest(std::string_view word,
     }
   }
   return best;
+}
+
+}  // namespace
+
+// A stem that all have says nothing of which one is meant, so it counts for none.
+std::optional<std::string_view> word_nearest(std::string_view word,
+                                             std::span<const std::string_view> known) {
+  const std::size_t stem = common_stem(known);
+  if (stem != 0 && word.starts_with(known.front().substr(0, stem))) {
+    std::vector<std::string_view> rests(known.begin(), known.end());
+    for (std::string_view& rest : rests) rest.remove_prefix(stem);
+    const auto near = word_nearest(word.substr(stem), rests);
+    if (!near) return near;
+    return known[static_cast<std::size_t>(std::ranges::find(rests, *near) - rests.begin())];
+  }
+  const auto completed = word_completed(word, known);
+  return completed ? completed : word_mistyped(word, known);
 }
 
 std::string word_nearest(std::string_view word, const std::vector<std::string>& known) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 
+#include "broker/protocol/ordinal.h"
 #include "broker/protocol/wire.h"
 #include "exporter/clock.h"
 #include "exporter/idle/observer.h"
@@ -59,9 +60,10 @@ std::string stopped_text(const protocol::SnapshotTenant& row, std::uint64_t now_
   const std::string why = field_text(row.why, sizeof row.why);
   const std::string user = " of " + field_text(row.user, sizeof row.user);
   if (row.state == protocol::TenantState::kQueued)
-    return name_of(row) + user + " waits in line, at place " + std::to_string(row.queue_position) +
-           ", for " + ago_text(row.asked_ns, now_ns) + " (" +
-           protocol::queue_reason_name(row.reason) + ")" + (why.empty() ? "" : ": " + why);
+    return name_of(row) + user + " waits, " + std::to_string(row.queue_position) +
+           protocol::ordinal_ending(row.queue_position) + " in line, for " +
+           ago_text(row.asked_ns, now_ns) + " (" + protocol::queue_reason_name(row.reason) + ")" +
+           (why.empty() ? "" : ": " + why);
   if (why.empty()) return "";
   return name_of(row) + " (job " + std::to_string(row.tenant) + ")" + user + ": " + why;
 }

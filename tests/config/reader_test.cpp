@@ -670,6 +670,15 @@ TEST(WordNearest, IsNearButNotFar) {
   EXPECT_EQ(word_nearest("docter", known), "doctor");
   EXPECT_EQ(word_nearest("rum", known), "run");
   EXPECT_EQ(word_nearest("exporter", known), "");
+  const std::vector<std::string> options = {"--sm", "--memory", "--memory-min", "--sm-mode"};
+  EXPECT_EQ(word_nearest("--mem", options), "--memory") << "a word that was cut short";
+  EXPECT_EQ(word_nearest("--memroy", options), "--memory");
+  EXPECT_EQ(word_nearest("--me", {"--memory", "--mean", "--sm"}), "--mean") << "or the nearest";
+  EXPECT_EQ(word_nearest("--xy", options), "");
+  EXPECT_EQ(word_nearest("sm", options), "--sm");
+  const std::vector<std::string> variables = {"SLUICE_SM", "SLUICE_SOCKET", "SLUICE_MEMORY"};
+  EXPECT_EQ(word_nearest("SLUICE_CLASS", variables), "") << "what all begin with is no likeness";
+  EXPECT_EQ(word_nearest("SLUICE_SOCKTE", variables), "SLUICE_SOCKET");
   EXPECT_EQ(word_nearest("", known), "");
 }
 

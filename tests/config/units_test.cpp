@@ -1,6 +1,8 @@
 // Sizes and durations: what people write, what they get, and every limit.
 #include <gtest/gtest.h>
 
+#include <time.h>
+
 #include <limits>
 
 #include "config/reader/config.h"
@@ -176,6 +178,21 @@ TEST(Durations, Shown) {
       {kNanosMax, "106751d23h"},
   };
   for (const auto& [ns, text] : rows) EXPECT_EQ(duration_format(ns), text);
+}
+
+TEST(Times, HaveTheirDayWhereItIsAnotherThanNow) {
+  tm when{};
+  when.tm_year = 126;
+  when.tm_mon = 10;
+  when.tm_mday = 28;
+  when.tm_hour = 18;
+  when.tm_isdst = -1;
+  const std::int64_t six = mktime(&when);
+  EXPECT_EQ(time_format(six, six - 3600), "18:00");
+  EXPECT_EQ(time_format(six, six - 19 * 3600), "2026-11-28 18:00")
+      << "less than a day, but tomorrow";
+  EXPECT_EQ(time_format(six, six - 1000 * 3600), "2026-11-28 18:00");
+  EXPECT_EQ(time_format(0, six), "");
 }
 
 TEST(Sizes, ShownReadBack) {

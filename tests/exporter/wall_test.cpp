@@ -103,6 +103,11 @@ TEST(WallJson, NeverNamesOfJobs) {
        "anna has all of it: 4 GiB"},
       {"it is put aside for job 4, which has its GPU as a whole",
        "it is put aside for job 4, which has its GPU as a whole"},
+      {"; 4 jobs have it, the largest part 25 %: job 3 (secret) of user anna, idle for 42m; 3 more "
+       "GPUs have no room for it",
+       "; 4 jobs have it, the largest part 25 %: job 3 of user anna, idle for 42m; 3 more GPUs "
+       "have "
+       "no room for it"},
       {"GPU 0 is drained by user anna (new job)", "GPU 0 is drained by user anna (new job)"},
   };
   for (const auto& [why, shown] : rows) {

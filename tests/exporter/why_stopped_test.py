@@ -45,7 +45,7 @@ def main():
         wait_until("it runs", lambda: re.search(r"train .* running", jobs()))
         later = start(machine, "later", "512MiB")
         wait_until("it waits", lambda: "1st   later" in jobs())
-        tells(machine, "later", r"^later of \S+ waits in line, at place 1, for \d+ s \(Resources\): the quotas on GPU 0 add up to 1 GiB of 1 GiB, "
+        tells(machine, "later", r"^later of \S+ waits, 1st in line, for \d+ s \(Resources\): the quotas on GPU 0 add up to 1 GiB of 1 GiB, "
                                 r"and this job asks for 512 MiB; job 1 \(train\) of user \S+ has all of it: 1 GiB")
         expect(sluice(machine, "suspend", "train").returncode == 0, "it is not suspended")
         tells(machine, "train", r"^train \(job 1\) of \S+: it is suspended: .*`sluice resume 1`$")

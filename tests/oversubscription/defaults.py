@@ -17,7 +17,7 @@ def default_waits(build):
         first, second = machine.loner(), machine.loner()
         for holder in (first, second):
             expect(re.fullmatch(r"sluice: no room on the GPUs yet: the quotas on GPU 0 add up to .*; job \d+ .* has all of it: .*; this "
-                                r"program waits as number 1 in line \(reason: Resources\); sluice status shows the line\n",
+                                r"program waits, 1st in line \(reason: Resources\); sluice status shows the line\n",
                                 line := line_of(holder)), line)
         wait_until("they are one request", lambda: [t["name"] for t in machine.waiting()] == [HOLDER])
         expect(not first.has_answered() and not second.has_answered(), "they wait for their context")
@@ -50,7 +50,7 @@ say(total.value >> 20)
         equal(machine.waiting(), [])
         program.stdin.write("go\n")
         program.stdin.flush()
-        expect("this program waits as number 1 in line" in program.stderr.readline(), "no line")
+        expect("this program waits, 1st in line" in program.stderr.readline(), "no line")
         wait_until("it stands in line", lambda: len(machine.waiting()) == 1)
         full.end()
         equal(program.communicate(timeout=PATIENCE_S), ("0\n64\n", ""))

@@ -111,7 +111,7 @@ def idle_leaves_until_it_wants(build):
         equal(notebook.answer(), "right")
         notebook.done("step")
         said = notebook.end().splitlines()
-        expect(re.fullmatch(IDLE + r"\d s; after 2 s its GPU memory is moved to the host and its quota is free for others; end it, or "
+        expect(re.fullmatch(IDLE + r"\d s; after 2 s in all its GPU memory is moved to the host and its quota is free for others; end it, or "
                             r"use its GPU", said[0]), said)
         equal(said[1], IDLE + "long: its GPU memory is on the host, and its quota is free for others, until it wants its GPU again")
 
@@ -122,7 +122,7 @@ def idle_is_ended(build):
         job.done("step")
         equal(job.process.wait(PATIENCE_S), -signal.SIGTERM)
         said = job.process.stderr.read().splitlines()
-        expect(re.fullmatch(IDLE + r"\d s; after 3 s it is ended; end it, or use its GPU", said[0]), said)
+        expect(re.fullmatch(IDLE + r"\d s; after 3 s in all it is ended; end it, or use its GPU", said[0]), said)
         expect(re.fullmatch(IDLE + r"\d s and is being ended \(SIGTERM\), as its class is set up", said[1]), said)
         expect("event=idle_end" in machine.broker_log(), "the log has it")
 

@@ -131,6 +131,10 @@ def case_soft_again(build):
         for count in (1, 2, 1):
             result = machine.in_etc(machine.sluice("--soft", str(count), "--gpus", str(count), "--", info), None)
             expect_private(result, f"memory_info: {count} device")
+        inner = shlex.join(machine.sluice("--soft", "2", "--", info))
+        result = machine.in_etc(machine.sluice("--soft", "1", "--", "sh", "-c", inner), None)
+        expect("sluice: --soft 2, but the broker of the sluice run around this command has 1 GPU; ask for as many there\n" in result.stderr,
+               f"{result}")
         inner = shlex.join(machine.sluice("--soft", "2", "--gpus", "2", "--", info))
         script = f"unset SLUICE_SOCKET SLUICE_TENANT; {inner}"
         result = machine.in_etc(machine.sluice("--soft", "1", "--", "sh", "-c", script), None)

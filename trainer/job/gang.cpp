@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 
+#include "broker/protocol/ordinal.h"
 #include "broker/protocol/question.h"
 #include "broker/protocol/snapshot.h"
 #include "broker/protocol/tenant_limits.h"
@@ -161,8 +162,9 @@ void Gang::ask(std::uint32_t gpu_count, StopSignal& stop,
     if (envelope.is<protocol::Queued>(protocol::MessageType::kQueued)) {
       const auto& queued = envelope.as<protocol::Queued>();
       if (queued.position != place) {
-        say(text_format("waiting for %u whole GPU%s; place %u in line (reason: %s)", gpu_count,
+        say(text_format("waiting for %u whole GPU%s; %u%s in line (reason: %s)", gpu_count,
                         gpu_count == 1 ? "" : "s", queued.position,
+                        protocol::ordinal_ending(queued.position),
                         protocol::queue_reason_name(queued.reason)));
       }
       place = queued.position;

@@ -52,6 +52,11 @@ class FullBroker {
   devices::Fd listener_{socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
 };
 
+TEST(NoBroker, WhoMayNotStartItIsToldToAsk) {
+  EXPECT_THAT(start_text(true), testing::StartsWith("; start it with systemctl start sluiced or "));
+  EXPECT_THAT(start_text(false), testing::StartsWith("; ask the administrator to start it ("));
+}
+
 TEST(FullBroker, RefusesBeforeItIsAsked) {
   const FullBroker broker;
   std::string error;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "broker/cli/admission.h"
+#include "config/reader/config.h"
 
 namespace sluice::cli {
 namespace {
@@ -135,6 +136,11 @@ TEST(Command, WhatIsSaid) {
   snapshot.gpus[0].tenants = 0;
   EXPECT_EQ(done_text(command, snapshot, done),
             "GPU 0 takes no new jobs; nothing is on it: it is drained");
+  command.until_s = 1;
+  std::strcpy(command.reason, "new fans");
+  EXPECT_EQ(done_text(command, snapshot, done), "GPU 0 takes no new jobs until " +
+                                                    config::time_format(1) +
+                                                    " (new fans); nothing is on it: it is drained");
   command.verb = CommandVerb::kUndrain;
   EXPECT_EQ(done_text(command, snapshot, done), "GPU 0 takes new jobs again");
 }

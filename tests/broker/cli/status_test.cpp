@@ -149,6 +149,20 @@ TEST(Table, WhoseClaimsCannotBeTrueIsSaid) {
   EXPECT_THAT(json, HasSubstr("\"distrust\": \"slot, time\""));
 }
 
+TEST(Table, WhoWaitsForTheSameIsNamedTogether) {
+  Snapshot snapshot;
+  for (const std::uint32_t place : {4U, 1U, 2U, 3U, 5U, 7U, 6U}) {
+    protocol::SnapshotTenant tenant{};
+    tenant.state = protocol::TenantState::kQueued;
+    tenant.queue_position = place;
+    std::strcpy(tenant.name, "sleep");
+    std::strcpy(tenant.why, place == 4 ? "a limit" : place == 7 ? "a drain" : "the memory");
+    snapshot.tenants.push_back(tenant);
+  }
+  EXPECT_THAT(status_table(snapshot), HasSubstr("\n\n1st to 3rd, 5th to 6th: the memory\n"
+                                                "4th sleep: a limit\n7th sleep: a drain\n"));
+}
+
 TEST(Table, ALostGpuIsSaid) {
   Snapshot snapshot = sample();
   snapshot.gpus[0].lost = 1;

@@ -240,11 +240,10 @@ TEST(Admission, NoWaitAndDryRun) {
   asked.no_wait = true;
   core.step(asked);
   EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kNoRoom);
-  EXPECT_EQ(
-      core.one<TenantRefused>().text,
-      "it would have to wait at position 1 of the queue: the quotas on GPU 0 add up to 4 GiB of "
-      "4 GiB, and this job asks for 1 GiB; job 1 (job-1) of user 1000 has all of it: 4 "
-      "GiB{idle 1}; allow waiting, or ask for less");
+  EXPECT_EQ(core.one<TenantRefused>().text,
+            "it would have to wait, 1st in line: the quotas on GPU 0 add up to 4 GiB of "
+            "4 GiB, and this job asks for 1 GiB; job 1 (job-1) of user 1000 has all of it: 4 "
+            "GiB{idle 1}; allow waiting, or ask for less");
   asked.no_wait = false;
   asked.dry_run = true;
   core.step(asked);
@@ -268,7 +267,7 @@ TEST(Admission, WaitingTooLongIsRefusedWithTheReason) {
   EXPECT_EQ(core.one<TenantRefused>().code, RefusalCode::kTimeout);
   EXPECT_EQ(
       core.one<TenantRefused>().text,
-      "it waited 2 s and is still at position 1 of the queue: the quotas on GPU 0 add up to 4 "
+      "it waited 2 s and is still 1st in line: the quotas on GPU 0 add up to 4 "
       "GiB of 4 GiB, and this job asks for 1 GiB; job 1 (job-1) of user 1000 has all of it: 4 "
       "GiB{idle 1}; wait longer, or ask for less");
 }

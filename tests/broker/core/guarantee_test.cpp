@@ -132,7 +132,7 @@ TEST(Guarantee, AWaitNamesTheGpuThatLacksNothingElseAndItsLargestGuarantee) {
   EXPECT_EQ(core.waits_for(),
             "the guarantees on GPU 1 add up to 80 of 100 %, and this job asks for 40 %; job " + id +
                 " (train) of user " + std::to_string(part.uid) + " has most of it: 50 %{idle " +
-                id + "}");
+                id + "}; 1 more GPU has no room for it");
 }
 
 TEST(Guarantee, AWeightNeverWaitsForAShare) {

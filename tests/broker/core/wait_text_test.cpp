@@ -1,12 +1,14 @@
 // What a request that waits is told, and why a job does not run.
 #include <gmock/gmock.h>
 
+#include "broker/core/texts.h"
 #include "memory_harness.h"
 
 namespace sluice::core {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -22,11 +24,13 @@ TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
   h.admit(movable);
   movable.request += 100;
   h.step(movable);
-  const std::string whose = "; job " + std::to_string(holder) + " (notebook) of user " +
-                            std::to_string(movable.uid) + " has most of it: 3 GiB{idle " +
-                            std::to_string(holder) + "}";
+  const std::string whose = "; 2 jobs have it, the largest part 3 GiB: job " +
+                            std::to_string(holder) + " (notebook) of user " +
+                            std::to_string(movable.uid) + "{idle " + std::to_string(holder) + "}";
   EXPECT_EQ(h.waits_for(),
-            "the quotas on GPU 0 add up to 6 GiB of 8 GiB, and this job asks for 3 GiB" + whose);
+            "the quotas on GPU 0 add up to 6 GiB of 8 GiB (oversell 2 of 4 GiB), and this job asks "
+            "for 3 GiB" +
+                whose);
   TenantAsked fixed = h.ask(TenantClass::kBatch, 2 * kGiB);
   fixed.no_wait = true;
   h.step(fixed);
@@ -48,6 +52,53 @@ TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
   EXPECT_THAT(h.waits_for(),
               StartsWith("fewer than 2 GPUs have room at once: of 4 GiB on GPU 1, 3 GiB is "
                          "promised, and this job asks for 2 GiB on each of 2 GPUs; job "));
+}
+
+TEST(WaitText, MostIsMoreThanHalf) {
+  MemoryHarness h;
+  h.admit(h.ask(TenantClass::kBatch, 2 * kGiB));
+  TenantAsked large = h.ask(TenantClass::kBatch, 1536 * kMiB);
+  h.admit(large);
+  h.step(h.ask(TenantClass::kBatch, kGiB));
+  EXPECT_THAT(h.waits_for(),
+              HasSubstr("; job 1 (job-1) of user 1000 has most of it: 2 GiB{idle 1}"));
+  MemoryHarness four;
+  for (int i = 0; i < 4; ++i) four.admit(four.ask(TenantClass::kBatch, kGiB));
+  four.step(four.ask(TenantClass::kBatch, kGiB));
+  EXPECT_THAT(four.waits_for(), HasSubstr("; 4 jobs have it, the largest part 1 GiB: job 1 (job-1) "
+                                          "of user 1000{idle 1}"));
+}
+
+TEST(WaitText, SaysHowManyOtherGpusLackRoom) {
+  Harness h(policy_usual(), 4, 4 * kGiB);
+  for (int i = 0; i < 3; ++i) h.admit(h.ask(TenantClass::kBatch, 4 * kGiB));
+  h.admit(h.ask(TenantClass::kExclusive, 0));
+  TenantAsked ask = h.ask(TenantClass::kBatch, kGiB);
+  h.step(ask);
+  EXPECT_THAT(h.waits_for(), EndsWith("4 GiB{idle 1}; 3 more GPUs have no room for it"));
+  ask.request += 100;
+  ask.pinned = {uuid_of(1)};
+  h.step(ask);
+  EXPECT_THAT(h.waits_for(), EndsWith("4 GiB{idle 1}")) << "it wants none of the others";
+}
+
+TEST(WaitText, OfWholeGpusSaysWhatIsOnEach) {
+  Harness h(policy_usual(), 4, 4 * kGiB);
+  for (int i = 0; i < 4; ++i) h.admit(h.ask(TenantClass::kBatch, kGiB));
+  TenantAsked whole = h.ask(TenantClass::kExclusive, 0);
+  whole.no_wait = true;
+  const std::string first = "GPU 0 is not empty yet: job 1 (job-1) of user 1000 is on it{idle 1}";
+  h.step(whole);
+  EXPECT_THAT(h.one<TenantRefused>().text,
+              HasSubstr(first + "; 3 more GPUs are not empty; this job asks for 1 whole GPU"));
+  h.admit(h.ask(TenantClass::kBatch, kGiB));
+  CommandAsked drain{1, protocol::CommandVerb::kDrain, 0, uuid_of(2), 7, true, false, {}};
+  h.step(drain);
+  whole.gpu_count = 2;
+  h.step(whole);
+  EXPECT_THAT(h.one<TenantRefused>().text,
+              HasSubstr(first + ", and 1 more job; 1 more GPU is drained; 2 more GPUs are not "
+                                "empty; this job asks for 2 whole GPUs"));
 }
 
 TEST(WaitText, ALoweredQuotaNamesWhatIsPromised) {
@@ -82,6 +133,87 @@ TEST(WaitText, OfADrainedGpu) {
   drain.drain = {};
   h.step(drain);
   EXPECT_TRUE(h.one<GpuNoted>().drain.reason.empty()) << "a second one has the last word";
+}
+
+TEST(WaitText, AdviceFitsWhatIsWaitedFor) {
+  Policy policy = policy_usual();
+  policy.classes[static_cast<std::size_t>(TenantClass::kBatch)].sm = SmRule::kAsked;
+  Harness h(policy, 2, 4 * kGiB);
+  TenantAsked full = h.ask(TenantClass::kBatch, 4 * kGiB);
+  full.pinned = {uuid_of(1)};
+  h.admit(full);
+  const auto refused = [&](TenantAsked ask) {
+    ask.request += 100;
+    ask.no_wait = true;
+    h.step(ask);
+    return h.one<TenantRefused>().text;
+  };
+  TenantAsked ask = h.ask(TenantClass::kBatch, kGiB);
+  ask.pinned = {uuid_of(1)};
+  EXPECT_THAT(refused(ask),
+              EndsWith("; without --gpu it would get GPU 1 now; allow waiting, or ask "
+                       "for less, or leave --gpu out"));
+  ask.joins = true;
+  EXPECT_THAT(refused(ask), EndsWith("GiB{idle 1}; allow waiting, or ask for less"));
+  CommandAsked drain{1, protocol::CommandVerb::kDrain, 0, uuid_of(2), 7, true, false, {}};
+  drain.drain.uid = 7;
+  h.step(drain);
+  ask.pinned = {uuid_of(2)};
+  EXPECT_THAT(refused(ask), EndsWith("GPU 1 is drained by user 7; allow waiting"));
+  drain.verb = protocol::CommandVerb::kUndrain;
+  h.step(drain);
+  TenantAsked part = h.ask(TenantClass::kBatch, kGiB);
+  part.sm_percent = 80;
+  h.admit(part);
+  part.request += 1;
+  EXPECT_THAT(refused(part),
+              EndsWith("; allow waiting, or ask for less, or for a weight (--weight)"));
+}
+
+TEST(WaitText, WhoMakesRoomForWholeGpusIsSaid) {
+  Policy policy = policy_swapping();
+  policy.exclusive_room = ExclusiveRoom::kSuspend;
+  MemoryHarness h(policy);
+  h.holder(kGiB);
+  TenantAsked whole = h.ask(TenantClass::kExclusive, 0);
+  whole.no_wait = true;
+  h.step(whole);
+  EXPECT_THAT(h.one<TenantRefused>().text,
+              HasSubstr("; jobs whose memory can be moved make room for it; this job asks for 1 "
+                        "whole GPU; allow waiting"));
+}
+
+TEST(WaitText, AheadIsWhoHasPrecedence) {
+  Policy policy = policy_usual();
+  policy.groups["student"].per_user.tenants_max = 1;
+  policy.groups["student"].all.tenants_max = 2;
+  Harness h(policy);
+  const auto ask = [&](std::uint32_t uid, const char* name) {
+    TenantAsked asked = h.ask(TenantClass::kBatch, 256 * kMiB);
+    asked.uid = uid;
+    asked.group = "student";
+    asked.name = name;
+    return asked;
+  };
+  h.admit(ask(1, "x1"));
+  h.step(ask(1, "x2"));
+  EXPECT_EQ(h.one<TenantQueued>().ahead, "");
+  h.admit(ask(2, "y1"));
+  h.step(ask(3, "z1"));
+  EXPECT_EQ(h.one<TenantQueued>().limit, protocol::QueueLimit::kAllRunning);
+  EXPECT_EQ(h.one<TenantQueued>().position, 2U);
+  EXPECT_EQ(h.one<TenantQueued>().ahead, "") << "the limit of user 1 is none of user 3's";
+  h.step(ask(4, "w1"));
+  EXPECT_EQ(h.one<TenantQueued>().ahead, "z1");
+  EXPECT_EQ(h.one<TenantQueued>().ahead_uid, 3U);
+  h.step(ask(1, "x3"));
+  EXPECT_EQ(h.one<TenantQueued>().ahead, "w1");
+}
+
+TEST(StoppedText, AnAboutHasTwoDigits) {
+  EXPECT_EQ(duration_about(531'870'000), "530 ms");
+  EXPECT_EQ(duration_about(1'994'000'000), "2 s");
+  EXPECT_EQ(duration_about(12'400'000'000), "12 s");
 }
 
 TEST(StoppedText, SaysWhyAJobDoesNotRun) {

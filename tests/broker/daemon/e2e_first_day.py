@@ -36,7 +36,35 @@ class FirstDay(BrokerTest):
         self.assertEqual((result.stdout, result.stderr), (
             "would run now with 512 MiB and weight 20 on GPU 0 (class batch, profile default)\n",
             "sluice: this job has 512 MiB: class batch's default is more than profile default allows, so this is the most "
+            "there is\n"
+            "sluice: this job has weight 20: class batch's default is more than profile default allows, so this is the most "
             "there is\n"))
+        self.assertEqual(self.dry(server, "--memory", "64M", "--sm", "10").stderr, "", "what was asked for is not cut")
+
+    def test_a_default_beyond_what_a_user_may_have_is_cut_too(self):
+        server = self.broker('[class.batch]\nmemory_max = "2GiB"\n[profile.default]\nuser_memory_max = "1GiB"\nrunning_max = 2\n')
+        result = self.dry(server)
+        self.assertEqual((result.stdout, result.stderr), (
+            "would run now with 1 GiB and weight 100 on GPU 0 (class batch, profile default)\n",
+            "sluice: this job has 1 GiB: class batch's default is more than profile default allows, so this is the most "
+            "there is\n"))
+        self.assertIn("would run now with 512 MiB and", self.dry(server, "--gpus", "2").stdout)
+        self.assertIn("; profile default allows: 1 GiB of GPU memory for each user; 2 running for each user; 64 jobs at a time",
+                      self.dry(server, "--memory", "2G").stderr)
+        self.job(server)
+        quota = lambda: server.tenants()[0]["gpus"][0]["memory_max_bytes"]  # noqa: E731
+        self.assertEqual(quota(), GIB)
+        server.config_write('[class.batch]\nmemory_max = "3GiB"\n[profile.default]\nuser_memory_max = "768MiB"\n')
+        server.process.send_signal(signal.SIGHUP)
+        wait_until("the default follows the new limit", lambda: quota() == 768 * MIB)
+
+    def test_a_share_that_means_nothing_or_is_fixed_is_said(self):
+        server = self.broker()
+        self.assertEqual(self.dry(server, "--sm", "30", "--sm-mode", "equal").stderr,
+                         "sluice: this job gets an equal part of the GPU time (--sm-mode equal), so --sm 30 means nothing to it; "
+                         "leave one of them out\n")
+        self.assertIn("with 1 GiB and 25 % of GPU 0, guaranteed, fixed (", self.dry(server, "--sm", "25", "--sm-mode", "fixed").stdout)
+        self.assertIn("with 1 GiB and weight 25 on GPU 0, fixed (", self.dry(server, "--weight", "25", "--sm-mode", "fixed").stdout)
 
     def test_a_default_for_several_gpus_is_cut_to_what_so_many_have(self):
         server = self.broker('[class.batch]\nmemory_max = "9GiB"\n')
@@ -58,7 +86,8 @@ class FirstDay(BrokerTest):
                              'memory_max = "256MiB"\nsm_percent_max = 10\ntenants_max = 1\n')
         allowed = "; profile default allows: class debug or batch; 256 MiB and 10 % of each GPU; 1 job at a time; " \
                   "questions: gpu-help@example.edu\n"
-        for arguments in (("--memory", "512M"), ("--sm", "50"), ("--weight", "50"), ("--class", "inference")):
+        for arguments in (("--memory", "512M"), ("--sm", "50"), ("--weight", "50"), ("--class", "inference"), ("--gpus", "5"),
+                          ("--memory", "16M"), ("--profile", "staff"), ("--memory-min", "32M")):
             result = self.run_on(server, *arguments, *TRUE)
             self.assertEqual(result.returncode, 125)
             self.assertTrue(result.stderr.endswith(allowed), result.stderr)

@@ -7,6 +7,7 @@ The first argument of every suite is an installation: bin/{sluice,sluiced,sluice
 import json
 import os
 import pathlib
+import pwd
 import re
 import select
 import shutil
@@ -22,6 +23,7 @@ import unittest
 INSTALLATION = None  # set by main()
 PATIENCE_S = 240     # for things that happen in milliseconds on an idle machine; it ends a test that hangs, and judges none
 MAGIC = 0x4D434C53
+ME = pwd.getpwuid(os.getuid()).pw_name
 WORDS = pathlib.Path(__file__).resolve().parents[3] / "broker/protocol/words.h"
 VERSION = int(re.search(r"\bkVersion = (\d+);", WORDS.read_text())[1])
 (ADMIT, QUEUED, ADMITTED, REFUSED, REGISTER, REGISTERED, GATE_WANT, GATE_IDLE, DRAINED, JOB_REPORT, RELEASE, DONE,

@@ -89,7 +89,7 @@ class Line(BrokerTest):
         queued = first.ask(admit(GIB, name=b"first"))
         self.assertEqual((queued.kind, queued.position, queued.capacity), (QUEUED, 1, 4 * GIB))
         queued = second.ask(admit(GIB, name=b"second"))
-        self.assertEqual((queued.kind, queued.position, queued.ahead), (QUEUED, 2, b"first"))
+        self.assertEqual((queued.kind, queued.position, queued.ahead), (QUEUED, 2, f"first of {ME}".encode()))
         self.assertEqual([(t["name"], t["state"], t["queue_position"]) for t in server.tenants() if t["state"] == "queued"],
                          [("first", "queued", 1), ("second", "queued", 2)])
         first.close()
@@ -147,7 +147,7 @@ class DefaultTenant(BrokerTest):
         one, two, three = self.loner(server), self.loner(server), self.loner(server)
         one.ask("register")
         behind = self.client(server)
-        self.assertEqual(behind.ask(admit(name=b"behind")).ahead, b"program")
+        self.assertEqual(behind.ask(admit(name=b"behind")).ahead, f"program of {ME}".encode())
         for loner in (two, three):
             self.assertEqual(loner.ask("register"), "queued 1 1")
         two.kill()
@@ -178,9 +178,9 @@ class DefaultTenant(BrokerTest):
         ahead.ask(admit(4 * GIB, name=b"ahead", gpus=2))
         one, two = self.loner(server), self.loner(server)
         for loner in (one, two):
-            self.assertEqual(loner.ask("register"), "queued 2 1 ahead")
+            self.assertEqual(loner.ask("register"), f"queued 2 1 ahead of {ME}")
         [row] = [t for t in server.tenants() if t["name"] == "program"]
-        self.assertEqual((row["queue_position"], row["ahead"]), (2, "ahead"))
+        self.assertEqual((row["queue_position"], row["ahead"]), (2, f"ahead of {ME}"))
         ahead.close()
         for loner in (one, two):
             self.assertEqual(loner.ask("await"), "queued 1 1")
@@ -358,7 +358,7 @@ class Shares(BrokerTest):
         queued = waiting.ask(admit(sm=30))
         self.assertEqual((queued.kind, queued.reason, queued.promised, queued.capacity), (QUEUED, SHARE, 100, 100))
         self.assertRegex(queued.text, r"^the guarantees on GPU 0 add up to 100 of 100 %, and this job asks for 30 %; "
-                                      r"job \d+ \(.*\) of user .* has most of it: 50 %$")
+                                      r"2 jobs have it, the largest part 50 %: job \d+ \(.*\) of user [^;]*; 1 more GPU has no room for it$")
         self.assertEqual([t["reason"] for t in server.tenants() if t["state"] == "queued"], ["Share"])
         weight = self.client(server).ask(admit(sm=30, flags=WEIGHT))
         self.assertEqual((weight.kind, weight.sm_kind), (ADMITTED, 0))

@@ -2,14 +2,11 @@
 
 import os
 import pty
-import pwd
 import signal
 import time
 
 import e2e_support
 from e2e_support import *
-
-ME = pwd.getpwuid(os.getuid()).pw_name
 
 
 class Waits(BrokerTest):
@@ -28,7 +25,8 @@ class Waits(BrokerTest):
 
     def test_the_sum_of_quotas_and_who_has_it(self):
         server, job = self.full()
-        says = f"the quotas on GPU 0 add up to 4 GiB of 4 GiB, and this job asks for 1 GiB; job 1 (notebook) of user {ME} has all of it: 4 GiB"
+        says = f"the quotas on GPU 0 add up to 4 GiB of 4 GiB, and this job asks for 1 GiB; job 1 (notebook) of user {ME} has all of it: 4 GiB; " \
+               "1 more GPU has no room for it"
         refused = self.run_on(server, "--memory", "1G", "--no-wait", "--", "true")
         self.assertEqual(refused.returncode, 124)
         self.assertIn(says, refused.stderr)
@@ -41,6 +39,10 @@ class Waits(BrokerTest):
             self.assertLessEqual(len(line), 80)
         [queued] = [t for t in server.tenants() if t["state"] == "queued"]
         self.assertEqual(queued["why"], says)
+        self.assertEqual(self.client(server).ask(admit(memory=GIB, name=b"last")).ahead, f"later of {ME}".encode())
+        status = self.sluice("status", "--socket", server.socket).stdout
+        self.assertRegex(status, rf"(?m)^2nd +last .* later of {ME}$")
+        self.assertIn("1st to 2nd: the quotas on GPU 0", status)
 
     def test_idle_or_not(self):
         server, job = self.full()
@@ -48,9 +50,9 @@ class Waits(BrokerTest):
         client = self.client(server)
         client.ask(admit(memory=GIB, name=b"later"))
         why = lambda: [t for t in server.tenants() if t["state"] == "queued"][0]["why"]  # noqa: E731
-        wait_until("it has been idle for a while", lambda: re.search(r": 4 GiB, idle for \d+ s$", why()))
+        wait_until("it has been idle for a while", lambda: re.search(r": 4 GiB, idle for \d+ s; 1 more GPU has no room for it$", why()))
         job.ask("claim 0 busy 1000000000")
-        wait_until("it works", lambda: why().endswith(": 4 GiB, in use"))
+        wait_until("it works", lambda: why().endswith(": 4 GiB, in use; 1 more GPU has no room for it"))
 
     def test_promises(self):
         server = self.broker("[memory]\noversell = 2.0\n")
@@ -78,7 +80,8 @@ class Waits(BrokerTest):
         self.job(server, "--memory", "64M", "--gpu", "0", "--name", "old")
         gpu = ("--gpu", "0", "--socket", server.socket)
         result = self.sluice("drain", *gpu, "--reason", "new fans", "--until", "23h")
-        self.assertEqual(result.stdout, "GPU 0 takes no new jobs; 1 job stays until it ends\n", result.stderr)
+        self.assertRegex(result.stdout, r"^GPU 0 takes no new jobs until (\d\d\d\d-\d\d-\d\d )?\d\d:\d\d \(new fans\); 1 job stays until it ends\n$",
+                         result.stderr)
         says = rf"drained by user {ME} \(new fans\), until (\d\d\d\d-\d\d-\d\d )?\d\d:\d\d"
         wait_until("its user's name is known", lambda: ME in server.status()["gpus"][0]["drain"])
         refused = self.run_on(server, "--memory", "64M", "--gpu", "0", "--no-wait", "--", "true")

@@ -1,6 +1,7 @@
 // Requests whose user is looked up: a directory service that does not answer holds up nobody else.
 #include <algorithm>
 
+#include "broker/daemon/named.h"
 #include "engine_fixture.h"
 
 namespace sluice::daemon {
@@ -35,6 +36,29 @@ TEST_F(EngineWho, ARequestWaitsForItsUserAndOthersDoNot) {
   slow.let_go();
   EXPECT_EQ(outbox.last[2], MessageType::kAdmitted);
   EXPECT_FALSE(engine.pending_on(2));
+}
+
+TEST_F(EngineWho, WhoWaitsIsToldANameOnceItIsKnown) {
+  Engine engine(loop, log, outbox, slow, setup);
+  protocol::Command drain;
+  protocol::message_init(drain, MessageType::kCommand, 1);
+  drain.verb = protocol::CommandVerb::kDrain;
+  engine.command({1, peer_of(0), 1}, drain);
+  std::strcpy(admission.name, "train");
+  engine.admit({2, peer_of(4000), 1}, admission);
+  engine.admit({3, peer_of(0), 1}, admission);
+  engine.admit({4, peer_of(4000), 1}, admission);
+  EXPECT_STREQ(outbox.answer<protocol::Queued>(2).text, "GPU 0 is drained by user 0");
+  slow.let_go();
+  EXPECT_STREQ(outbox.answer<protocol::Queued>(2).text, "GPU 0 is drained by user root");
+  EXPECT_STREQ(outbox.answer<protocol::Queued>(4).ahead, "train of root");
+}
+
+TEST(OwnedText, TheUserStaysWhole) {
+  EXPECT_EQ(owned_text("train", "anna", 31), "train of anna");
+  EXPECT_EQ(owned_text("job-日本語", "anna", 16), "job-日 of anna");
+  EXPECT_EQ(owned_text("job-日本語", "anna", 14), "job- of anna") << "whole characters";
+  EXPECT_EQ(owned_text("train", "anna", 3), " of anna");
 }
 
 TEST_F(EngineWho, OneLookAnswersAllOfItsUser) {
