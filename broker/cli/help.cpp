@@ -200,7 +200,8 @@ constexpr char kConfig[] =
 
 check: says every mistake of FILE with its line and a caret under the place; users and groups that this machine has not got; and
 a file that sluiced would refuse because another user could change it. Where the broker runs with FILE, root is told what
-a reload would change, and what only a new start would. Changes nothing.
+a reload would change, and what only a new start would; of the machine's own file it is said where that could not be asked for.
+Changes nothing.
 show: the whole configuration, defaults included, as a file that could be used.
 
   --origin        behind each value: the line of FILE that sets it, or "default", and whether a reload changes it
