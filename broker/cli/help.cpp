@@ -148,7 +148,8 @@ what it waits for. Of your own jobs, or of anybody's as root.
 
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
-Waits until it is done. Ctrl-C ends the waiting, not the resuming.
+Waits until it is done, and says on stderr what for. Ctrl-C ends the waiting, not the resuming. The time that it tells is that
+of the way back; a wait of a second or more before it stands beside it.
 
 exit codes: 0 done, 1 refused or failed (it stays suspended), 2 wrong usage
 
@@ -176,7 +177,8 @@ constexpr char kDrain[] =
     R"(usage: sluice drain [--socket PATH] [--reason TEXT] [--until TIME] --gpu G
        sluice undrain [--socket PATH] --gpu G
 
-drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. For maintenance,
+drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. A job that is
+suspended there comes back only after undrain, also where another GPU is free: sluice resume waits and says so. For maintenance,
 or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
 that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again. sluice status says
 "draining" while a job or the contexts of a suspended one are on it, "drained" when it is empty. Those that wait for it are told whose command it was, why and

@@ -430,6 +430,7 @@ struct PendingCommand {
   TenantId tenant = 0;
   Nanos asked_at = 0;
   Bytes moved_before = 0;
+  Nanos restoring_before = 0;
 };
 
 class State {

@@ -43,6 +43,29 @@ TEST(Suspend, SwapsOutAndStaysUntilItIsResumed) {
   EXPECT_TRUE(h.open(tenant));
 }
 
+TEST(Resume, AWaitIsNoPartOfTheMove) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.out(tenant);
+  CommandAsked drain = h.command(CommandVerb::kDrain, 0);
+  drain.gpu = uuid_of(1);
+  drain.root = true;
+  h.step(drain);
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.pass(600 * kSecond);
+  EXPECT_TRUE(h.held(tenant, kHoldOut));
+  drain.verb = CommandVerb::kUndrain;
+  h.step(drain);
+  h.look();
+  EXPECT_TRUE(h.held(tenant, kHoldIn));
+  h.pass(3 * kMs);
+  h.moved(tenant);
+  const CommandAnswered done = h.one<CommandAnswered>();
+  EXPECT_EQ(done.taken_ns, 3 * kMs);
+  EXPECT_EQ(done.bytes, 2 * kGiB - 32 * kMiB);
+}
+
 TEST(Suspend, GoesThroughTheCheckpointWhereMemoryCannotBeSwapped) {
   MemoryHarness h;
   const TenantId tenant = h.holder(2 * kGiB, false);
