@@ -165,6 +165,7 @@ void suspend(State& state, const CommandAsked& event, Tenant& tenant, Nanos now,
     return;
   }
   tenant.suspended = true;
+  tenant.suspended_by = event.uid;
   tenant.rests = tenant.due_back = false;
   vacated_stays(state, tenant);
   commands_fail(state, tenant, RefusalCode::kCannotMove, "it is suspended again", now, out);
@@ -238,6 +239,11 @@ bool done(const PendingCommand& command, const Tenant& tenant) {
     return tenant.residence == Residence::kOut && tenant.suspended;
   if (command.verb == CommandVerb::kMove && tenant.suspended)
     return tenant.residence == Residence::kOut;
+  // Of a broker before this one, and with no process whose memory could come back: a process that
+  // it has not heard of yet brings it along.
+  if (command.verb == CommandVerb::kResume && tenant.restored && tenant.processes.empty() &&
+      tenant.residence == Residence::kOut)
+    return !tenant.vacated;
   return tenant.residence == Residence::kIn;
 }
 

@@ -66,6 +66,21 @@ TEST(Resume, AWaitIsNoPartOfTheMove) {
   EXPECT_EQ(done.bytes, 2 * kGiB - 32 * kMiB);
 }
 
+// As a shell between two programs has none.
+TEST(Resume, OfAJobWithoutProcessesAfterARestartIsAnswered) {
+  MemoryHarness h;
+  TenantRestored known;
+  known.tenant = 5;
+  known.uid = 1000;
+  known.memory_max = known.memory_min = kGiB;
+  known.gpus = {uuid_of(1)};
+  known.swap = known.suspended = known.swapped = true;
+  h.step(known);
+  h.step(h.command(CommandVerb::kResume, 5));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+  EXPECT_EQ(promised(h, 0), kGiB) << "what it was promised is its own again";
+}
+
 TEST(Suspend, GoesThroughTheCheckpointWhereMemoryCannotBeSwapped) {
   MemoryHarness h;
   const TenantId tenant = h.holder(2 * kGiB, false);
