@@ -102,7 +102,8 @@ constexpr char kStatus[] =
 
 One line per GPU (promised and held memory, who has the lease), one per job (memory held/limit, share, GPU time used, and
 how much of its memory is out on the host), and the line: position, reason, which job is ahead, and for each what it waits for: the
-sum that is full, its numbers, and which job has most of it, in use or idle. Jobs that do not run say why.
+sum that is full, its numbers, and which job has most of it, in use or idle. Jobs that do not run say why; one that has used no GPU for 5 s
+or more reads idle.
 
   --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
                   names do not change between versions. Top level: broker, policy, gpus, tenants, ended (the last

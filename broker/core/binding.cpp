@@ -218,8 +218,11 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
     return "it is put aside for job " + std::to_string(by) +
            ", which has its GPU as a whole; it comes back by itself after that";
   if (tenant.suspended)
-    return "it is suspended: its GPU memory is on the host, what it was promised is free for "
-           "others, and its processes wait until `sluice resume " +
+    return "it is suspended" +
+           (tenant.suspended_by == tenant.uid ? ""
+                                              : " by user " + std::to_string(tenant.suspended_by)) +
+           ": its GPU memory is on the host, what it was promised is free for others, and its "
+           "processes wait until `sluice resume " +
            id + "`";
   if (tenant.rests)
     return "it used no GPU for long: its GPU memory is on the host, and what it was promised is "
