@@ -241,8 +241,9 @@ std::string progress_text(const protocol::Command& command, const Snapshot& snap
 std::string waiting_text(const protocol::Command& command, const Snapshot& snapshot) {
   if (command.verb != CommandVerb::kResume) return "";
   for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
-    if (tenant.tenant != command.tenant || tenant.state != protocol::TenantState::kSuspended)
-      continue;
+    const bool out = tenant.state == protocol::TenantState::kSuspended ||
+                     tenant.state == protocol::TenantState::kSwapped;
+    if (tenant.tenant != command.tenant || !out) continue;
     const std::string why = field_text(tenant.why, sizeof tenant.why);
     return why.empty() ? "" : name_of(snapshot, command.tenant) + ": " + why;
   }

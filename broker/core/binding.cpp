@@ -238,6 +238,8 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
                        duration_text(state.policy.runaway_after_ns) + " for it"
                  : "the others share the GPU with it");
   }
+  if (tenant.residence == Residence::kSwappingIn || tenant.residence == Residence::kRestoring)
+    return "its memory is on its way back to its GPU";
   if (tenant.residence != Residence::kIn && tenant.residence != Residence::kLeaving)
     return "its memory is on the host, for others' turn; it comes back by itself";
   return debt_text(state, tenant, now);

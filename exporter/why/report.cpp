@@ -139,8 +139,9 @@ std::string part_text(const WhyShares& shares) {
 std::string advice(const WhyRow& row, std::size_t cause) {
   if (cause != static_cast<std::size_t>(Cause::kGate)) return kAdvice[cause];
   if (row.owed_ns < kOwedLeastNs)
-    return row.shares.percent == 0 ? kAdvice[cause]
-                                   : holders_text(row.shares) + "; " + part_text(row.shares);
+    return row.shares.percent == 0
+               ? kAdvice[cause]
+               : holders_text(row.shares) + "\n  gate: " + part_text(row.shares);
   return "it pays back " + seconds_text(row.owed_ns) +
          " of GPU time that its user's jobs took beyond their share, and waits while others want "
          "the GPU; launch shorter kernels";

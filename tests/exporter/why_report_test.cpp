@@ -107,9 +107,10 @@ TEST(WhyReportTest, AWeightBesideGuaranteesHasItsNumbers) {
   EXPECT_THAT(
       why_text(waits_at_the_gate(shares)),
       HasSubstr("  gate: big (job 4) of ann had the GPU for 71 % of the time, small (job 5) of bob "
-                "for 20 %; this one had it for 6 %; the guarantees on this GPU leave 10 % of it "
-                "for weights, and this job's is 30 of 50: 6 % of the GPU while all want it; ask "
-                "for a guarantee (--sm, up to 10), as far as your profile allows one\n"));
+                "for 20 %; this one had it for 6 %\n"
+                "  gate: the guarantees on this GPU leave 10 % of it for weights, and this job's "
+                "is 30 of 50: 6 % of the GPU while all want it; ask for a guarantee (--sm, up to "
+                "10), as far as your profile allows one\n"));
   const auto told =
       nlohmann::json::parse(why_json(waits_at_the_gate(shares)))["tenants"][0]["shares"];
   EXPECT_EQ(told["guaranteed_percent"], 90);

@@ -105,6 +105,9 @@ TEST(Command, WhatAResumedJobWaitsFor) {
   EXPECT_EQ(waiting_text(command, snapshot), "");
   std::strcpy(snapshot.tenants[3].why, "it waits in the queue: GPU 0 is drained");
   EXPECT_EQ(waiting_text(command, snapshot), "twin: it waits in the queue: GPU 0 is drained");
+  snapshot.tenants[3].state = TenantState::kSwapped;  // it has its promise, and no room yet
+  std::strcpy(snapshot.tenants[3].why, "its memory is on the host, for others' turn");
+  EXPECT_EQ(waiting_text(command, snapshot), "twin: its memory is on the host, for others' turn");
   command.verb = CommandVerb::kSuspend;
   EXPECT_EQ(waiting_text(command, snapshot), "");
 }

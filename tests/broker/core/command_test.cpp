@@ -59,6 +59,7 @@ TEST(Resume, AWaitIsNoPartOfTheMove) {
   h.step(drain);
   h.look();
   EXPECT_TRUE(h.held(tenant, kHoldIn));
+  EXPECT_EQ(state_view(h.state(), h.now).stops[0], "its memory is on its way back to its GPU");
   h.pass(3 * kMs);
   h.moved(tenant);
   const CommandAnswered done = h.one<CommandAnswered>();
