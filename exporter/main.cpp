@@ -51,7 +51,7 @@ std::optional<Settings> settings_make(const Options& options) {
   const char* variable = getenv(protocol::kSocketVariable);
   out.socket = options.socket                             ? *options.socket
                : variable != nullptr && *variable != '\0' ? std::string(variable)
-                                                          : config->socket;
+                                                          : config::client_socket(*config);
   out.tenants_max = config->exporter_tenants_max;
   out.bypass_figures = config->bypass_figures;
   const std::string listen = options.listen.value_or(config->exporter_listen);

@@ -145,7 +145,7 @@ void end_look(int gpu) {
   Line line;
   line.text("this job is being ended: others have waited ").number(delayed_ms / 1000);
   line.text(" s for the GPU while a kernel of it ran; a kernel cannot be interrupted; launch ");
-  line.text("shorter kernels, or ask for a GPU of its own (sluice run --class exclusive)").say();
+  line.text("shorter kernels").say();
 }
 
 // Tells the user why the program stands still. Once, whatever number of GPUs the job has.

@@ -20,10 +20,6 @@ SocketChoice socket_choose(const std::string& option) {
       variable != nullptr && *variable != '\0') {
     return {variable, true};
   }
-  if (system_configured()) {
-    const auto config = config::config_read(config::kSystemConfig);
-    if (config.ok()) return {(*config).socket, false};
-  }
   return {protocol::kSystemSocket, false};
 }
 

@@ -16,7 +16,8 @@ struct SocketChoice {
   bool named = false;  // by --socket or $SLUICE_SOCKET: then nothing else will do
 };
 
-/// --socket, else $SLUICE_SOCKET, else the system configuration's, else the system's.
+/// --socket, else $SLUICE_SOCKET, else the system's place. The configuration says where the broker
+/// listens after its next start, so nobody is looked for there.
 SocketChoice socket_choose(const std::string& option);
 
 /// How long a broker may take to accept a connection, or to answer a question that it need not

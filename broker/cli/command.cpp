@@ -24,6 +24,8 @@ using protocol::CommandVerb;
 using protocol::MessageType;
 
 constexpr int kProgress_ms = 250;  // between two looks at how far it is
+constexpr int kLooksPerLine = 4;   // where there is no terminal
+constexpr std::uint64_t kWaitWorthAWord_ns = 1'000'000'000;
 constexpr int kExitFailed = 1;
 
 bool for_tenant(CommandVerb verb) {
@@ -65,40 +67,73 @@ int command_fail(const std::string& text) {
   return kExitFailed;
 }
 
-// A look that fails changes nothing: the line stays as it is.
-void progress_show(Client* looker, const protocol::Command& command, std::uint64_t started_ns,
-                   WaitLine* line) {
-  std::string error;
-  const auto snapshot = snapshot_fetch(*looker, &error);
-  if (snapshot) line->show(progress_text(command, *snapshot, clock_now_ns() - started_ns));
+std::string without_numbers(std::string text) {
+  std::erase_if(text, [](char c) { return c >= '0' && c <= '9'; });
+  return text;
 }
+
+/// Says on stderr how far it is: on a terminal in a line that is rewritten, below what it waits
+/// for; elsewhere only that, and again when it waits for something else.
+class Progress {
+ public:
+  Progress(Client& looker, const protocol::Command& command)
+      : looker_(looker),
+        command_(command),
+        terminal_(isatty(STDERR_FILENO) == 1),
+        line_(STDERR_FILENO, terminal_) {}
+  // A look that fails changes nothing: the line stays as it is.
+  void look() {
+    if (++looks_ % (terminal_ ? 1 : kLooksPerLine) != 0) return;
+    std::string error;
+    const auto snapshot = snapshot_fetch(looker_, &error);
+    if (!snapshot) return;
+    const std::string waits = waiting_text(command_, *snapshot);
+    if (!waits.empty() && without_numbers(waits) != without_numbers(waits_)) {
+      line_.finish();
+      std::fprintf(stderr, "%s\n", text_wrapped("sluice: " + waits, kWaitColumns).c_str());
+      waits_ = waits;
+    }
+    if (terminal_) line_.show(progress_text(command_, *snapshot, passed_ns()));
+  }
+  void finish() { line_.finish(); }
+  std::uint64_t passed_ns() const { return clock_now_ns() - started_ns_; }
+
+ private:
+  static constexpr std::size_t kWaitColumns = 79;
+  Client& looker_;
+  const protocol::Command& command_;
+  bool terminal_;
+  WaitLine line_;
+  std::uint64_t started_ns_ = clock_now_ns();
+  int looks_ = 0;
+  std::string waits_;
+};
 
 int answer_wait(Client& client, Client& looker, const protocol::Command& command,
                 const Snapshot& before) {
-  const bool terminal = isatty(STDERR_FILENO) == 1;
-  WaitLine line(STDERR_FILENO, terminal);
+  Progress progress(looker, command);
   const SignalWatch watch;
-  const std::uint64_t started_ns = clock_now_ns();
   for (;;) {
     protocol::Envelope envelope;
     const int rc = client.receive(&envelope, kProgress_ms);
     if (const int number = SignalWatch::seen()) {
-      line.finish();
+      progress.finish();
       std::fprintf(stderr,
                    "sluice: not waited for; the broker goes on with it, and sluice status shows "
                    "what comes of it\n");
       return 128 + number;
     }
     if (rc == -EAGAIN) {
-      if (terminal) progress_show(&looker, command, started_ns, &line);
+      progress.look();
       continue;
     }
-    line.finish();
+    progress.finish();
     if (rc != 1)
       return command_fail(
           "the broker closed the connection before it answered; see its log, then sluice status");
     if (envelope.is<protocol::CommandDone>(MessageType::kCommandDone)) {
-      std::printf("%s\n", done_text(command, before, envelope.as<protocol::CommandDone>()).c_str());
+      const auto& done = envelope.as<protocol::CommandDone>();
+      std::printf("%s\n", done_text(command, before, done, progress.passed_ns()).c_str());
       return 0;
     }
     if (envelope.is<protocol::Refused>(MessageType::kRefused)) {
@@ -203,8 +238,20 @@ std::string progress_text(const protocol::Command& command, const Snapshot& snap
   return text + seconds_text(taken_ns);
 }
 
+std::string waiting_text(const protocol::Command& command, const Snapshot& snapshot) {
+  if (command.verb != CommandVerb::kResume) return "";
+  for (const protocol::SnapshotTenant& tenant : snapshot.tenants) {
+    const bool out = tenant.state == protocol::TenantState::kSuspended ||
+                     tenant.state == protocol::TenantState::kSwapped;
+    if (tenant.tenant != command.tenant || !out) continue;
+    const std::string why = field_text(tenant.why, sizeof tenant.why);
+    return why.empty() ? "" : name_of(snapshot, command.tenant) + ": " + why;
+  }
+  return "";
+}
+
 std::string done_text(const protocol::Command& command, const Snapshot& before,
-                      const protocol::CommandDone& done) {
+                      const protocol::CommandDone& done, std::uint64_t passed_ns) {
   const std::string gpu = gpu_words(before, command.gpu);
   if (command.verb == CommandVerb::kUndrain) return gpu + " takes new jobs again";
   if (command.verb == CommandVerb::kDrain) {
@@ -220,8 +267,12 @@ std::string done_text(const protocol::Command& command, const Snapshot& before,
   else
     text += command.verb == CommandVerb::kSuspend ? "is suspended" : "goes on";
   // What the driver's checkpoint takes is not counted here.
-  if (done.bytes == 0) return text + "; it took " + seconds_text(done.taken_ns);
-  return text + "; " + config::size_format(done.bytes) + " moved in " + seconds_text(done.taken_ns);
+  text += "; " + (done.bytes == 0 ? "it took " : config::size_format(done.bytes) + " moved in ") +
+          seconds_text(done.taken_ns);
+  const std::uint64_t waited_ns = passed_ns - std::min(passed_ns, done.taken_ns);
+  if (command.verb == CommandVerb::kResume && waited_ns >= kWaitWorthAWord_ns)
+    text += ", after it had waited " + seconds_text(waited_ns);
+  return text;
 }
 
 int command_command(const CommandOptions& options) {

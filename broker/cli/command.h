@@ -26,8 +26,11 @@ const protocol::SnapshotTenant* tenant_named(const Snapshot& snapshot, const std
 /// How far it is, while it is going on: "suspending train: 1 GiB of 4 GiB out, 2.1 s".
 std::string progress_text(const protocol::Command& command, const Snapshot& snapshot,
                           std::uint64_t taken_ns);
-/// The last word: "train (job 5) is suspended; 4 GiB moved in 3.2 s".
+/// What a job that is being resumed waits for; empty = for nothing that is known.
+std::string waiting_text(const protocol::Command& command, const Snapshot& snapshot);
+/// The last word: "train (job 5) is suspended; 4 GiB moved in 3.2 s". `passed_ns`: since it was
+/// asked for, of which a long part before the move is said.
 std::string done_text(const protocol::Command& command, const Snapshot& before,
-                      const protocol::CommandDone& done);
+                      const protocol::CommandDone& done, std::uint64_t passed_ns = 0);
 
 }  // namespace sluice::cli

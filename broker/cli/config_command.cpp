@@ -71,13 +71,27 @@ bool may_look(const std::string& path) {
   return geteuid() == 0 || (stat(path.c_str(), &status) == 0 && status.st_uid == geteuid());
 }
 
-/// What a reload would change, if a broker runs with this file and answers this user; else nothing.
+/// Of the machine's own file it is said why nothing was compared.
+void not_compared(const std::string& file, const std::string& why) {
+  if (config::config_is_system(file)) std::printf("%s\n", why.c_str());
+}
+
+/// What a reload would change, if a broker runs with this file and answers this user.
 void broker_look(const std::string& socket, const std::string& file) {
-  if (!may_look(socket_choose(socket).path)) return;
+  const std::string path = socket_choose(socket).path;
   std::string error;
-  auto client = Client::connect(socket_choose(socket).path, &error);
+  auto client = Client::connect(path, &error);
   const auto snapshot = client ? snapshot_fetch(*client, &error) : std::nullopt;
-  if (!snapshot) return;
+  if (!client) {
+    not_compared(file, "no broker answers at " + path +
+                           ", so it was not compared with what one uses; all of it counts from the "
+                           "next start of sluiced");
+    return;
+  }
+  if (!snapshot) {
+    not_compared(file, "it was not compared with what the broker uses: " + error);
+    return;
+  }
   const std::string theirs =
       field_text(snapshot->header.config_path, sizeof snapshot->header.config_path);
   char* own = realpath(file.c_str(), nullptr);
@@ -85,9 +99,21 @@ void broker_look(const std::string& socket, const std::string& file) {
   const bool same = own != nullptr && used != nullptr && std::string(own) == used;
   free(own);
   free(used);
-  if (!same) return;
+  if (!same) {
+    not_compared(file, "the broker at " + path + " uses " +
+                           (theirs.empty() ? "built-in settings" : theirs) +
+                           ", so it was not compared with what that one uses");
+    return;
+  }
+  if (!may_look(path)) {
+    not_compared(file, "only root is told what a reload would change");
+    return;
+  }
   const auto answer = reload_ask(*client, protocol::kReloadLook, &error);
-  if (answer && answer->good) std::fputs(answer->text.c_str(), stdout);
+  if (!answer)
+    not_compared(file, "it was not compared with what the broker uses: " + error);
+  else if (answer->good)
+    std::fputs(answer->text.c_str(), stdout);
 }
 
 int check(const std::string& file, const std::string& socket) {

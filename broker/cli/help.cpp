@@ -102,7 +102,8 @@ constexpr char kStatus[] =
 
 One line per GPU (promised and held memory, who has the lease), one per job (memory held/limit, share, GPU time used, and
 how much of its memory is out on the host), and the line: position, reason, which job is ahead, and for each what it waits for: the
-sum that is full, its numbers, and which job has most of it, in use or idle. Jobs that do not run say why.
+sum that is full, its numbers, and which job has most of it, in use or idle. Jobs that do not run say why; one that has used no GPU for 5 s
+or more reads idle.
 
   --json          everything the broker knows, for programs. Times end in _ns (CLOCK_MONOTONIC), sizes in _bytes;
                   names do not change between versions. Top level: broker, policy, gpus, tenants, ended (the last
@@ -148,7 +149,8 @@ what it waits for. Of your own jobs, or of anybody's as root.
 
   --socket PATH   the broker to ask (default: $SLUICE_SOCKET, else /run/sluice/sluiced.sock)
 
-Waits until it is done. Ctrl-C ends the waiting, not the resuming.
+Waits until it is done, and says on stderr what for. Ctrl-C ends the waiting, not the resuming. The time that it tells is that
+of the way back; a wait of a second or more before it stands beside it.
 
 exit codes: 0 done, 1 refused or failed (it stays suspended), 2 wrong usage
 
@@ -176,7 +178,8 @@ constexpr char kDrain[] =
     R"(usage: sluice drain [--socket PATH] [--reason TEXT] [--until TIME] --gpu G
        sluice undrain [--socket PATH] --gpu G
 
-drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. For maintenance,
+drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. A job that is
+suspended there comes back only after undrain, also where another GPU is free: sluice resume waits and says so. For maintenance,
 or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
 that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again. sluice status says
 "draining" while a job or the contexts of a suspended one are on it, "drained" when it is empty. Those that wait for it are told whose command it was, why and
@@ -200,7 +203,8 @@ constexpr char kConfig[] =
 
 check: says every mistake of FILE with its line and a caret under the place; users and groups that this machine has not got; and
 a file that sluiced would refuse because another user could change it. Where the broker runs with FILE, root is told what
-a reload would change, and what only a new start would. Changes nothing.
+a reload would change, and what only a new start would; of the machine's own file it is said where that could not be asked for.
+Changes nothing.
 show: the whole configuration, defaults included, as a file that could be used.
 
   --origin        behind each value: the line of FILE that sets it, or "default", and whether a reload changes it

@@ -131,7 +131,9 @@ void tenant_write(JsonWriter& json, const Snapshot& snapshot,
   json.value("sm_mode", sm_mode_name(tenant.sm_mode));
   json.value("state", state_name(tenant.state));
   json.value("reason", protocol::queue_reason_name(tenant.reason));
-  json.value("queue_position", tenant.queue_position);
+  const bool queued = tenant.state == protocol::TenantState::kQueued;
+  json.value("queue_position", queued ? tenant.queue_position : 0);
+  json.value("idle_ns", queued ? 0 : tenant.idle_s * std::uint64_t{1'000'000'000});
   json.value("ahead", field_text(tenant.ahead, sizeof tenant.ahead));
   json.value("why", field_text(tenant.why, sizeof tenant.why));
   json.value("asked_ns", tenant.asked_ns);

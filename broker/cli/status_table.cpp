@@ -53,12 +53,22 @@ std::string gpu_number(const Snapshot& snapshot, const protocol::GpuUuid& uuid) 
   return g < snapshot.gpus.size() ? std::to_string(g) : "?";
 }
 
+/// "idle 10 s"; empty = it uses or wants a GPU, or that is not known.
+std::string idle_text(const protocol::SnapshotTenant& tenant) {
+  constexpr std::int64_t kSecond_ns = 1'000'000'000;
+  if (tenant.idle_s == 0 || tenant.runaway != 0) return "";
+  return "idle " + config::duration_format(tenant.idle_s * kSecond_ns);
+}
+
 std::string holder_text(const Snapshot& snapshot, const protocol::SnapshotGpu& gpu) {
   if (gpu.lost != 0) return "LOST, takes no jobs";
   const protocol::SnapshotTenant* holder =
       gpu.holder == 0 ? nullptr : tenant_find(snapshot, gpu.holder);
-  std::string text =
-      holder == nullptr ? "free" : field_text(holder->name, sizeof holder->name) + " runs";
+  std::string text = "free";
+  if (holder != nullptr) {
+    const std::string idle = idle_text(*holder);
+    text = field_text(holder->name, sizeof holder->name) + (idle.empty() ? " runs" : " is " + idle);
+  }
   if (protocol::gpu_drained(gpu)) return "drained";
   if (gpu.exclusive != 0) text += ", exclusive";
   if (gpu.draining != 0) text += ", draining";
@@ -105,16 +115,18 @@ std::string kept_text(const Snapshot& snapshot, protocol::TenantId tenant) {
 }
 
 /// What a running job does now. One that owes GPU time waits until that is paid back.
-std::string running_text(const protocol::SnapshotTenantGpu& part) {
+std::string running_text(const protocol::SnapshotTenant& tenant,
+                         const protocol::SnapshotTenantGpu& part) {
   constexpr std::uint64_t kOwedLeastNs = 50'000'000;
-  if (part.wants == 0) return "running";
+  const std::string idle = idle_text(tenant);
+  if (part.wants == 0) return idle.empty() ? "running" : idle;
   if (part.owed_ns < kOwedLeastNs) return "waits for GPU";
   return "pays back " + seconds_text(part.owed_ns);
 }
 
 std::string state_text(const Snapshot& snapshot, const protocol::SnapshotTenant& tenant,
                        const protocol::SnapshotTenantGpu& part) {
-  std::string text = tenant.state == protocol::TenantState::kRunning ? running_text(part)
+  std::string text = tenant.state == protocol::TenantState::kRunning ? running_text(tenant, part)
                                                                      : state_name(tenant.state);
   if (part.swapped_bytes != 0) text += ", " + config::size_format(part.swapped_bytes) + " out";
   if (tenant.distrust != 0) text += ", NOT TRUSTED (" + distrust_text(tenant.distrust) + ")";

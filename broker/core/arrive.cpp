@@ -87,6 +87,7 @@ void stay_note(const Tenant& tenant, Actions& out) {
   StayNoted action;
   action.tenant = tenant.id;
   action.suspended = tenant.suspended;
+  action.by_other = tenant.suspended && tenant.suspended_by != tenant.uid;
   action.rests = tenant.rests;
   action.returns = tenant.vacated && !stays_away(tenant);
   action.swapped = out_now && tenant.swap;

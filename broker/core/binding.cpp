@@ -342,13 +342,18 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
     return "it is put aside for job " + std::to_string(by) +
            ", which has its GPU as a whole; it comes back by itself after that";
   const bool runaway = tenant.phase == Phase::kRunaway;
+  const std::string by =
+      tenant.suspended_by == tenant.uid ? "" : " by user " + std::to_string(tenant.suspended_by);
   if (tenant.suspended && !runaway && tenant.residence != Residence::kOut)
-    return "it is being suspended: its GPU memory goes to the host once its work on the GPU has "
-           "ended, and its processes wait until `sluice resume " +
+    return "it is being suspended" + by +
+           ": its GPU memory goes to the host once its work on the GPU has ended, and its "
+           "processes "
+           "wait until `sluice resume " +
            id + "`";
   if (tenant.suspended && !runaway)
-    return "it is suspended: its GPU memory is on the host, what it was promised is free for "
-           "others, and its processes wait until `sluice resume " +
+    return "it is suspended" + by +
+           ": its GPU memory is on the host, what it was promised is free for others, and its "
+           "processes wait until `sluice resume " +
            id + "`";
   if (tenant.rests)
     return "it used no GPU for long: its GPU memory is on the host, and what it was promised is "
@@ -364,6 +369,8 @@ std::string stopped_text(const State& state, const Tenant& tenant, Nanos now) {
                        duration_text(runaway_limit(state, tenant)) + " for it"
                  : "the others share the GPU with it");
   }
+  if (tenant.residence == Residence::kSwappingIn || tenant.residence == Residence::kRestoring)
+    return "its memory is on its way back to its GPU";
   if (tenant.residence != Residence::kIn && tenant.residence != Residence::kLeaving)
     return "its memory is on the host, for others' turn; it comes back by itself";
   return debt_text(state, tenant, now);

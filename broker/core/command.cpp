@@ -11,6 +11,7 @@
 #include "broker/core/arrive.h"
 #include "broker/core/backfill.h"
 #include "broker/core/binding.h"
+#include "broker/core/hold.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
@@ -27,10 +28,19 @@ namespace {
 
 using protocol::CommandVerb;
 
-Bytes moved_bytes(const Tenant& tenant) {
+/// What was copied the way that the command goes. The other way brings more of it than was asked:
+/// processes tell a new broker what they have on the host as if they had just moved it.
+Bytes moved_bytes(const Tenant& tenant, CommandVerb verb) {
   Bytes sum = 0;
-  for (const Share& share : tenant.shares) sum += share.moved_out_bytes + share.moved_in_bytes;
+  for (const Share& share : tenant.shares)
+    sum += verb == CommandVerb::kSuspend ? share.moved_out_bytes : share.moved_in_bytes;
   return sum;
+}
+
+/// To be resumed a job may wait for hours in the queue, which is no part of the move.
+Nanos taken_ns(const PendingCommand& command, const Tenant& tenant, Nanos now) {
+  if (command.verb != CommandVerb::kResume) return now - command.asked_at;
+  return ways_of(tenant, now).restoring_ns - command.restoring_before;
 }
 
 CommandAnswered answer(RequestId request, RefusalCode code, std::string text, Bytes bytes = 0) {
@@ -116,8 +126,9 @@ void gpu_command(State& state, const CommandAsked& event, Actions& out) {
 }
 
 void pending_add(State& state, const CommandAsked& event, Tenant& tenant, Nanos now, Actions& out) {
-  state.commands.push_back(
-      PendingCommand{event.request, event.verb, tenant.id, now, moved_bytes(tenant)});
+  state.commands.push_back(PendingCommand{event.request, event.verb, tenant.id, now,
+                                          moved_bytes(tenant, event.verb),
+                                          ways_of(tenant, now).restoring_ns});
   stay_note(tenant, out);
   stay_look(state, tenant);
   state.room_dirty = true;
@@ -154,6 +165,7 @@ void suspend(State& state, const CommandAsked& event, Tenant& tenant, Nanos now,
     return;
   }
   tenant.suspended = true;
+  tenant.suspended_by = event.uid;
   tenant.rests = tenant.due_back = false;
   vacated_stays(state, tenant);
   commands_fail(state, tenant, RefusalCode::kCannotMove, "it is suspended again", now, out);
@@ -227,6 +239,11 @@ bool done(const PendingCommand& command, const Tenant& tenant) {
     return tenant.residence == Residence::kOut && tenant.suspended;
   if (command.verb == CommandVerb::kMove && tenant.suspended)
     return tenant.residence == Residence::kOut;
+  // Of a broker before this one, and with no process whose memory could come back: a process that
+  // it has not heard of yet brings it along.
+  if (command.verb == CommandVerb::kResume && tenant.restored && tenant.processes.empty() &&
+      tenant.residence == Residence::kOut)
+    return !tenant.vacated;
   return tenant.residence == Residence::kIn;
 }
 
@@ -235,8 +252,9 @@ void commands_answer(State& state, const Tenant& tenant, RefusalCode code, const
                      Nanos now, Actions& out, Which which) {
   std::erase_if(state.commands, [&](const PendingCommand& command) {
     if (command.tenant != tenant.id || !which(command)) return false;
-    const Bytes moved = moved_bytes(tenant) - command.moved_before;
-    out.emplace_back(CommandAnswered{command.request, code, moved, now - command.asked_at, text});
+    const Bytes moved = moved_bytes(tenant, command.verb) - command.moved_before;
+    out.emplace_back(
+        CommandAnswered{command.request, code, moved, taken_ns(command, tenant, now), text});
     return true;
   });
 }

@@ -194,7 +194,8 @@ struct TenantRestored {
   bool returns = false;
   bool swapped = false;
   bool frozen = false;
-  std::vector<GpuUuid> frozen_on;  // empty = on `gpus`
+  std::vector<GpuUuid> frozen_on;             // empty = on `gpus`
+  std::optional<std::uint32_t> suspended_by;  // whose command that was; nothing = its own user's
 };
 /// Numbers below `next` were given to tenants by a broker before this one.
 struct TenantsNumbered {
@@ -519,6 +520,7 @@ struct StayNoted {
   bool frozen = false;             // it is, or may be, in the driver's checkpoint
   bool out = false;                // all that is to leave has left
   std::vector<GpuUuid> frozen_on;  // where its GPUs were then, when it has moved since; else empty
+  bool by_other = false;           // suspended by another user's command: root's, or the broker's
 };
 /// Something of the tenant could not be moved, or came back late: for the log. `failures` in a row.
 struct MoveFailed {

@@ -99,6 +99,7 @@ std::unique_ptr<Tenant> tenant_of(const TenantRestored& event) {
   tenant->restored = true;
   const bool shared = event.tenant_class != TenantClass::kExclusive;
   tenant->suspended = event.suspended && shared;
+  tenant->suspended_by = event.suspended_by.value_or(event.uid);
   // A program in the driver's checkpoint cannot say that it wants its GPUs.
   tenant->rests = event.rests && shared && !event.frozen;
   const bool left = stays_away(*tenant) || event.rests || event.returns;

@@ -189,11 +189,12 @@ struct Tenant {
 
   // Where its memory is (stay.cpp), and why it is to be out.
   Residence residence = Residence::kIn;
-  bool victim = false;       // makes room for somebody; comes back when it wants
-  bool suspended = false;    // by command, until it is resumed
-  bool rests = false;        // it was idle; out until it wants its GPUs
-  bool vacated = false;      // its promises are free for others (vacate.cpp)
-  bool steps_aside = false;  // makes room for an exclusive request that waits
+  bool victim = false;             // makes room for somebody; comes back when it wants
+  bool suspended = false;          // by command, until it is resumed,
+  std::uint32_t suspended_by = 0;  // of this user; its own where it was not suspended
+  bool rests = false;              // it was idle; out until it wants its GPUs
+  bool vacated = false;            // its promises are free for others (vacate.cpp)
+  bool steps_aside = false;        // makes room for an exclusive request that waits
   std::uint32_t move_to = kNoGpu;
   bool yields = false;            // it moves, or has just moved, for an exclusive request
   bool due_back = false;          // to be brought back without being asked
@@ -443,6 +444,7 @@ struct PendingCommand {
   TenantId tenant = 0;
   Nanos asked_at = 0;
   Bytes moved_before = 0;
+  Nanos restoring_before = 0;
 };
 
 class State {

@@ -100,6 +100,7 @@ bool Daemon::start(std::string* error) {
   options.path = setup_.socket_path;
   options.is_private = setup_.is_private;
   options.inherited_fd = setup_.inherited_fd;
+  options.link = setup_.link_path;
   listener_ = Listener::open(
       loop_, options,
       [this](devices::Fd fd) {
@@ -108,6 +109,12 @@ bool Daemon::start(std::string* error) {
       },
       error);
   if (listener_ == nullptr) return false;
+  if (const std::string& fault = listener_->link_fault(); !fault.empty())
+    log_.message(Level::kWarning, "socket_link",
+                 "clients find this broker only with --socket or SLUICE_SOCKET " +
+                     setup_.socket_path + ", for " + setup_.link_path +
+                     " does not lead to it: " + fault,
+                 {});
   // Whoever connects meanwhile is not heard before the loop turns.
   if (journal_ != nullptr && !journal_->open(error)) return false;
   engine_.restore();

@@ -20,6 +20,7 @@ struct DaemonSetup {
   std::string state_directory;    // where the journal is kept; empty = there is none
   std::int64_t idle_exit_ns = 0;  // 0 = never
   int inherited_fd = -1;          // a listening socket from systemd
+  std::string link_path;          // see ListenOptions::link
 };
 
 class Daemon {

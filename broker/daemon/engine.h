@@ -115,6 +115,8 @@ struct Tenant {
   std::uint32_t idle_said = 0;       // protocol::kIdle..., as told last
   bool idle_ended = false;           // it got SIGTERM for that
   std::string how;                   // why it is being ended; empty = it is not
+  std::uint32_t crashes = 0;         // of its processes,
+  std::string crashed;               // and the last of these, for people
 };
 
 /// Of a process that has ended: whether the device has returned its memory (engine_kept.cpp).
@@ -443,6 +445,7 @@ class Engine {
   void idle_step(Tenant& tenant, std::int64_t idle_ns);
   void idle_end(Tenant& tenant, std::int64_t idle_ns);
   std::int64_t idle_ns(const Tenant& tenant) const;
+  std::int64_t idle_told_ns(const Tenant& tenant) const;
   std::string idle_text(protocol::TenantId id) const;
   void closed_gpus_open();
   void closed_gpu_note(const protocol::GpuUuid& gpu, bool closed, const core::GpuDrain& drain);

@@ -185,6 +185,18 @@ void Engine::carry_out(const core::TenantRefused& action) {
              action.minimum);
 }
 
+/// How processes ended that no rule ended: exit statuses are their parents' alone.
+static std::string ended_text(const Tenant& tenant) {
+  std::string text = "its processes ended";
+  if (tenant.crashes == 0) return text;
+  const bool one = tenant.crashes == 1;
+  return text + ", " +
+         (one ? tenant.crashed
+              : std::to_string(tenant.crashes) + " of them, last " + tenant.crashed + ",") +
+         " without a goodbye: killed or crashed by a signal, or by _exit(); the shell that "
+         "started it knows which";
+}
+
 /// For `sluice why`: that a job has ended, and why if the broker knows.
 void Engine::ended_note(const Tenant& tenant, std::uint64_t busy_ns) {
   protocol::SnapshotEnded row{};
@@ -195,7 +207,7 @@ void Engine::ended_note(const Tenant& tenant, std::uint64_t busy_ns) {
   row.uid = tenant.uid;
   text_store(row.name, sizeof row.name, tenant.name);
   text_store(row.user, sizeof row.user, accounts_.name(tenant.uid));
-  text_store(row.how, sizeof row.how, tenant.how.empty() ? "its processes ended" : tenant.how);
+  text_store(row.how, sizeof row.how, tenant.how.empty() ? ended_text(tenant) : tenant.how);
   ended_.push_front(row);
   if (ended_.size() > protocol::kEndedMax) ended_.pop_back();
 }

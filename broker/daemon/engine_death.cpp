@@ -61,6 +61,10 @@ void Engine::process_end_seen(core::ProcessId id, End end) {
                 {"how", end == End::kExec ? "exec"
                         : process.unclean ? "crashed"
                                           : "exited"}});
+  if (process.unclean) {
+    ++tenant.crashes;
+    tenant.crashed = "process " + std::to_string(process.pid) + " (" + process.command + ")";
+  }
   if (journal_ != nullptr)
     journal_->process_end(tenant.id,
                           {static_cast<std::uint32_t>(process.pid), process.start_ticks});

@@ -28,15 +28,22 @@ std::int64_t Engine::idle_ns(const Tenant& tenant) const {
   return clock_ns() - std::max(used, tenant.away_ns);
 }
 
+/// The same where people are told that it is idle; 0 = they are not.
+std::int64_t Engine::idle_told_ns(const Tenant& tenant) const {
+  constexpr std::int64_t kIdle_ns = 5 * kWholeSecond_ns;  // of which gaps of work are shorter
+  if (tenant.tenant_class == protocol::TenantClass::kExclusive) return 0;  // nothing is metered
+  const std::int64_t idle = idle_ns(tenant);
+  return idle < kIdle_ns ? 0 : idle;
+}
+
 /// What stands for "{idle N}" in a text of the core: whether a job uses its GPU.
 std::string Engine::idle_text(protocol::TenantId id) const {
-  constexpr std::int64_t kIdle_ns = 5 * kWholeSecond_ns;  // of which gaps of work are shorter
   const auto found = tenants_.find(id);
   if (found == tenants_.end()) return "";
   const Tenant& tenant = *found->second;
-  if (tenant.tenant_class == protocol::TenantClass::kExclusive) return "";  // nothing is metered
-  const std::int64_t idle = idle_ns(tenant);
-  if (idle < kIdle_ns) return tenant.busy_seen_ns == 0 ? "" : ", in use";
+  if (tenant.tenant_class == protocol::TenantClass::kExclusive) return "";
+  const std::int64_t idle = idle_told_ns(tenant);
+  if (idle == 0) return tenant.busy_seen_ns == 0 ? "" : ", in use";
   return ", idle for " + whole_seconds(idle);
 }
 

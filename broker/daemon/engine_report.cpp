@@ -232,6 +232,8 @@ devices::Fd Engine::snapshot_make(std::uint64_t* bytes) {
         [this](core::ProcessId id) { return processes_.at(id)->ending == Ending::kLives; }));
     row.unhooked = tenant->pages->unhooked();
     row.distrust = tenant->distrust;
+    constexpr std::int64_t kSecond_ns = 1'000'000'000;
+    row.idle_s = static_cast<std::uint32_t>(idle_told_ns(*tenant) / kSecond_ns);
     const WaitUsage waits = tenant->pages->waits();
     std::copy(waits.gate_wait_counts.begin(), waits.gate_wait_counts.end(), row.gate_wait_counts);
     row.refused_full = waits.refused_full;

@@ -72,6 +72,7 @@ void Engine::tenant_restore(const JournalTenant& known) {
   made->released = known.released;
   made->grant.swap = known.swap;
   made->stay = known.stay;
+  if (known.stay.by_other) account_ask(geteuid());
   made->comes_back = true;
   made->is_default = known.is_default;
   made->name = known.name;

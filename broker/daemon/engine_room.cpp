@@ -262,8 +262,8 @@ static std::uint32_t suspended_word(const core::StayNoted& stay) {
 void Engine::carry_out(const core::StayNoted& action) {
   Tenant* tenant = tenant_find(action.tenant);
   if (tenant == nullptr) return;
-  const Stay stay{action.suspended, action.rests,  action.returns,
-                  action.swapped,   action.frozen, action.frozen_on};
+  const Stay stay{action.suspended, action.rests,     action.returns, action.swapped,
+                  action.frozen,    action.frozen_on, action.by_other};
   tenant->pages->suspended_store(suspended_word(action));
   if (tenant->stay == stay) return;
   tenant->stay = stay;
@@ -271,7 +271,9 @@ void Engine::carry_out(const core::StayNoted& action) {
   log_.line_of(tenant->uid, Level::kInfo, "stay",
                {{"tenant", tenant->id},
                 {"name", tenant->name},
-                {"suspended", stay.suspended ? "yes" : "no"},
+                {"suspended", stay.by_other    ? "by_other"
+                              : stay.suspended ? "yes"
+                                               : "no"},
                 {"swapped", stay.swapped ? "yes" : "no"},
                 {"frozen", stay.frozen ? "yes" : "no"},
                 {"rests", stay.rests ? "yes" : "no"},
@@ -416,6 +418,7 @@ void Engine::command(const Asker& asker, const protocol::Command& message) {
   event.tenant = message.tenant;
   event.gpu = message.gpu;
   event.uid = asker.peer.uid;
+  account_ask(asker.peer.uid);
   if (message.verb == protocol::CommandVerb::kDrain) {
     const auto until_s = static_cast<std::int64_t>(message.until_s);
     event.drain = {asker.peer.uid, text_clean(message.reason, sizeof message.reason), until_s,

@@ -1,6 +1,8 @@
 // What the core is told of a tenant that a journal remembers.
 #pragma once
 
+#include <unistd.h>
+
 #include "broker/core/core.h"
 #include "broker/daemon/journal_format.h"
 
@@ -27,6 +29,7 @@ inline core::TenantRestored tenant_restored(const JournalTenant& known) {
   event.swapped = known.stay.swapped;
   event.frozen = known.stay.frozen;
   event.frozen_on = known.stay.frozen_on;
+  if (known.stay.by_other) event.suspended_by = geteuid();
   event.gpus = known.gpus;
   event.group = known.profile;
   event.name = known.name;

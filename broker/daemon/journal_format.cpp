@@ -68,6 +68,7 @@ constexpr std::uint32_t kStaySwapped = 4;
 constexpr std::uint32_t kStayFrozen = 8;
 constexpr std::uint32_t kStayRests = 64;
 constexpr std::uint32_t kStayReturns = 128;
+constexpr std::uint32_t kStayByOther = 256;
 constexpr std::uint32_t kShareGuaranteed = 16;
 constexpr std::uint32_t kShareWeightAsked = 32;
 
@@ -181,7 +182,7 @@ bool sane(const TenantBody& body) {
   const bool exclusive =
       body.tenant_class == static_cast<std::uint8_t>(protocol::TenantClass::kExclusive);
   return body.id != 0 && body.id < UINT64_MAX && body.tenant_class <= 3 && body.sm_mode <= 2 &&
-         body.is_default <= 1 && body.released <= 1 && body.flags < 256 &&
+         body.is_default <= 1 && body.released <= 1 && body.flags < 512 &&
          (body.frozen_on_count == 0 || body.frozen_on_count == body.gpu_count) &&
          body.sm_percent >= 1 && body.sm_percent <= 100 && body.asked_sm_percent <= 100 &&
          body.gpu_count >= 1 && body.gpu_count <= protocol::kTenantGpusMax && body.window_ns >= 0 &&
@@ -210,7 +211,8 @@ JournalTenant tenant_of(const TenantBody& body) {
   tenant.stay = {
       (body.flags & kStaySuspended) != 0, (body.flags & kStayRests) != 0,
       (body.flags & kStayReturns) != 0,   (body.flags & kStaySwapped) != 0,
-      (body.flags & kStayFrozen) != 0,    {body.frozen_on, body.frozen_on + body.frozen_on_count}};
+      (body.flags & kStayFrozen) != 0,    {body.frozen_on, body.frozen_on + body.frozen_on_count},
+      (body.flags & kStayByOther) != 0};
   tenant.sm_percent = body.sm_percent;
   tenant.sm_kind = (body.flags & kShareGuaranteed) != 0 ? protocol::SmKind::kGuaranteed
                                                         : protocol::SmKind::kWeight;
@@ -473,6 +475,7 @@ std::string JournalWriter::tenant(const JournalTenant& tenant) const {
   body.flags = (tenant.swap ? kStaySwap : 0) | (tenant.stay.suspended ? kStaySuspended : 0) |
                (tenant.stay.rests ? kStayRests : 0) | (tenant.stay.returns ? kStayReturns : 0) |
                (tenant.stay.swapped ? kStaySwapped : 0) | (tenant.stay.frozen ? kStayFrozen : 0) |
+               (tenant.stay.by_other ? kStayByOther : 0) |
                (tenant.sm_kind == protocol::SmKind::kGuaranteed ? kShareGuaranteed : 0) |
                (tenant.asked.sm_weight ? kShareWeightAsked : 0);
   body.sm_percent = tenant.sm_percent;

@@ -53,7 +53,8 @@ struct Stay {
   bool swapped = false;    // its movable memory is, or may be, in the host
   bool frozen = false;     // it is in the driver's checkpoint
   std::vector<protocol::GpuUuid>
-      frozen_on;  // taken there on these GPUs; empty = on its present ones
+      frozen_on;          // taken there on these GPUs; empty = on its present ones
+  bool by_other = false;  // suspended by root, or whom the broker belongs to, and not by its user
   friend bool operator==(const Stay&, const Stay&) = default;
 };
 

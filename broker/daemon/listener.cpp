@@ -69,12 +69,16 @@ bool directory_check(const std::string& directory, bool is_private, std::string*
   return true;
 }
 
-// A socket file left by a broker that died goes; anything else stays and is reported.
+// A socket file left by a broker that died goes, and so does its link to one; anything else stays
+// and is reported.
 bool stale_remove(const std::string& path, std::string* error) {
   struct stat status {};
   if (lstat(path.c_str(), &status) < 0)
     return errno == ENOENT || fail(error, "cannot look at " + path + ": " + why());
-  if (!S_ISSOCK(status.st_mode))
+  struct stat target {};
+  const bool link = S_ISLNK(status.st_mode) &&
+                    (stat(path.c_str(), &target) < 0 ? errno == ENOENT : S_ISSOCK(target.st_mode));
+  if (!S_ISSOCK(status.st_mode) && !link)
     return fail(error, path + " exists and is not a socket; remove it or choose another");
   const int fd = protocol::wire_connect(path.c_str());
   if (fd >= 0) {
@@ -84,6 +88,21 @@ bool stale_remove(const std::string& path, std::string* error) {
   }
   if (unlink(path.c_str()) < 0)
     return fail(error, "cannot remove the stale socket " + path + ": " + why());
+  return true;
+}
+
+// Takes the lock of a place where clients look, and clears the place.
+bool place_take(const std::string& path, bool is_private, devices::Fd* lock, std::string* error) {
+  if (!directory_check(directory_of(path), is_private, error)) return false;
+  devices::Fd own(::open(lock_of(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!own) return fail(error, "cannot open " + lock_of(path) + ": " + why());
+  if (flock(own.get(), LOCK_EX | LOCK_NB) < 0) {
+    if (errno != EWOULDBLOCK) return fail(error, "cannot lock " + lock_of(path) + ": " + why());
+    return fail(error, "another broker already answers at " + path +
+                           "; stop it first, or choose another --socket");
+  }
+  if (!stale_remove(path, error)) return false;
+  *lock = std::move(own);
   return true;
 }
 
@@ -131,15 +150,8 @@ bool Listener::prepare(std::string* error) {
                            " bytes; choose another with --socket");
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  if (!directory_check(directory_of(path), options_.is_private, error)) return false;
-  devices::Fd lock(::open(lock_of(path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock) return fail(error, "cannot open " + lock_of(path) + ": " + why());
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) < 0) {
-    if (errno != EWOULDBLOCK) return fail(error, "cannot lock " + lock_of(path) + ": " + why());
-    return fail(error, "another broker already answers at " + path +
-                           "; stop it first, or choose another --socket");
-  }
-  if (!stale_remove(path, error)) return false;
+  devices::Fd lock;
+  if (!place_take(path, options_.is_private, &lock, error)) return false;
   socket_ = devices::Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket_ ||
       bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) < 0) {
@@ -153,12 +165,29 @@ bool Listener::prepare(std::string* error) {
       listen(socket_.get(), kBacklog) < 0) {
     return fail(error, "cannot listen at " + path + ": " + why());
   }
+  if (!options_.link.empty() && options_.link != path) link_make();
   return true;
+}
+
+void Listener::link_make() {
+  devices::Fd lock;
+  if (!place_take(options_.link, options_.is_private, &lock, &link_fault_)) return;
+  if (symlink(options_.path.c_str(), options_.link.c_str()) < 0) {
+    link_fault_ = "cannot make the link " + options_.link + ": " + why();
+    unlink(lock_of(options_.link).c_str());
+    return;
+  }
+  link_lock_ = std::move(lock);
+  linked_ = true;
 }
 
 Listener::~Listener() {
   stop();
   if (!bound_) return;
+  if (linked_) {
+    unlink(options_.link.c_str());
+    unlink(lock_of(options_.link).c_str());
+  }
   unlink(options_.path.c_str());
   unlink(lock_of(options_.path).c_str());
 }

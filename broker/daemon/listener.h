@@ -17,6 +17,8 @@ struct ListenOptions {
   std::string path;
   bool is_private = false;
   int inherited_fd = -1;  // from socket activation: path and lock are systemd's
+  /// Where clients look that are told no other place: a link there leads to `path`. Empty = none.
+  std::string link;
 };
 
 class Listener {
@@ -26,12 +28,14 @@ class Listener {
   /// Null with `error` (without prefix) when the socket cannot or must not be taken.
   static std::unique_ptr<Listener> open(Loop& loop, const ListenOptions& options, Accepted accepted,
                                         std::string* error);
-  /// Removes the socket and its lock, unless they are systemd's.
+  /// Removes the socket, its link and the locks, unless they are systemd's.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
   /// No new connections from now on.
   void stop();
+  /// Why there is no link although one was asked for; empty = there is one.
+  const std::string& link_fault() const { return link_fault_; }
   /// Gives up the descriptor that is kept for the time when there are no others, as another thread
   /// can make it lost; for tests.
   void spare_give() { spare_.reset(); }
@@ -39,6 +43,7 @@ class Listener {
  private:
   Listener(Loop& loop, const ListenOptions& options, Accepted accepted);
   bool prepare(std::string* error);
+  void link_make();
   void watch();
   void ready();
   bool shed();
@@ -49,11 +54,14 @@ class Listener {
   int accepts_;  // in the next turn
   Accepted accepted_;
   devices::Fd lock_;
+  devices::Fd link_lock_;
+  std::string link_fault_;
   devices::Fd socket_;
   devices::Fd spare_;  // given up for a moment to refuse a connection when descriptors have run out
   Loop::Key key_ = 0;  // 0: it is not watched now
   Timer again_;        // watches it again
   bool bound_ = false;
+  bool linked_ = false;
 };
 
 }  // namespace sluice::daemon

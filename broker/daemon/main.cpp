@@ -18,6 +18,7 @@
 #include "broker/daemon/kernel.h"
 #include "broker/daemon/notify.h"
 #include "broker/daemon/options.h"
+#include "broker/protocol/wire.h"
 
 namespace {
 
@@ -39,11 +40,15 @@ int fail(daemon::Log& log, int ready_fd, const std::string& text) {
   return 1;
 }
 
+std::string config_path(const daemon::Options& options) {
+  if (!options.config_path.empty()) return options.config_path;
+  const bool there = !options.is_private && access(config::kSystemConfig, F_OK) == 0;
+  return there ? config::kSystemConfig : "";
+}
+
 bool config_load(const daemon::Options& options, daemon::Log& log, config::Config* out,
                  std::string* error) {
-  std::string path = options.config_path;
-  if (path.empty() && !options.is_private && access(config::kSystemConfig, F_OK) == 0)
-    path = config::kSystemConfig;
+  const std::string path = config_path(options);
   if (path.empty()) {
     *out = config::config_default();
     return true;
@@ -71,6 +76,14 @@ std::string socket_directory_missing(const daemon::Options& options) {
   const std::string directory = options.socket_path.substr(0, slash);
   if (access(directory.c_str(), F_OK) == 0 || errno != ENOENT) return "";
   return "there is no directory " + directory + " for the socket; make it, or correct --socket";
+}
+
+/// Where a link to the socket is left: only the machine's broker answers at the system's place.
+std::string link_place(const daemon::Options& options, const daemon::DaemonSetup& setup) {
+  const bool machines = !options.is_private && options.socket_path.empty() &&
+                        setup.inherited_fd < 0 && geteuid() == 0 &&
+                        config::config_is_system(config_path(options));
+  return machines ? protocol::kSystemSocket : "";
 }
 
 // A private broker's directory was made for it by `sluice run` and goes with it; one with anything
@@ -147,6 +160,7 @@ int main(int argc, char** argv) {
     setup.state_directory = options.state_path.empty() ? setup.config.state : options.state_path;
   setup.idle_exit_ns = options.idle_exit_ns;
   setup.inherited_fd = daemon::activation_socket();
+  setup.link_path = link_place(options, setup);
   {
     daemon::Daemon broker(log, setup);
     if (!broker.start(&error)) return fail(log, options.ready_fd, error);

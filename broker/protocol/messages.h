@@ -257,8 +257,8 @@ static_assert(sizeof(Command) == 48 + 8 + kDrainReasonBytes);
 
 struct CommandDone {
   Header header;
-  std::uint64_t bytes;     // moved
-  std::uint64_t taken_ns;  // from the command's arrival
+  std::uint64_t bytes;     // moved: kSuspend out, others in
+  std::uint64_t taken_ns;  // from the command's arrival; kResume: on the way in alone
 };
 static_assert(sizeof(CommandDone) == 32);
 

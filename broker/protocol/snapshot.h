@@ -181,7 +181,12 @@ struct SnapshotTenant {
   std::uint32_t uid;
   std::uint32_t processes;
   std::uint32_t unregistered;  // living processes whose socket is closed
-  std::uint32_t queue_position;
+  union {
+    std::uint32_t queue_position;  // queued: its place in the line
+    // Admitted: for how many seconds it has neither used nor wanted a GPU; 0 = less than 5, or not
+    // known (a GPU used whole is not metered).
+    std::uint32_t idle_s;
+  };
   TenantState state;
   TenantClass tenant_class;
   SmMode sm_mode;

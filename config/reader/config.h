@@ -147,6 +147,11 @@ std::vector<std::string> config_changes(const Config& before, const Config& afte
 
 /// The configuration of the machine, where there is one.
 inline constexpr char kSystemConfig[] = "/etc/sluice/sluice.toml";
+/// Whether a path leads to it.
+bool config_is_system(const std::string& path);
+/// Where a service with this configuration looks for its broker: at the place of the machine's
+/// broker, which leads there whatever the file says now; with another file, where that one says.
+std::string client_socket(const Config& config);
 
 /// Longest configuration file that is read; a longer one is refused before it is parsed.
 inline constexpr std::size_t kFileBytesMax = 256 * 1024;

@@ -93,7 +93,10 @@ const char* cgroup_check(std::string_view text) {
 
 const Key kBroker[] = {
     {"socket", TextField{SLUICE_AT(config->socket), socket_check},
-     "Where the broker listens. Its directory must belong to root.", true},
+     "Where the broker listens. Its directory must belong to root. Clients that are told no socket "
+     "look at /run/sluice/sluiced.sock; a broker with another path in /etc/sluice/sluice.toml "
+     "leaves a link to it there when it starts.",
+     true},
     {"log_level", WordField{SLUICE_AT(config->log_level), kLogLevels},
      "The least important message that is logged."},
     {"contact", TextField{SLUICE_AT(config->contact), contact_check},

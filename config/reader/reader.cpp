@@ -476,6 +476,17 @@ Result<Config> config_read_trusted(const std::string& path, std::vector<Origin>*
   return config_read_as(path, true, origins);
 }
 
+bool config_is_system(const std::string& path) {
+  struct stat one {
+  }, other{};
+  return stat(path.c_str(), &one) == 0 && stat(kSystemConfig, &other) == 0 &&
+         one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+std::string client_socket(const Config& config) {
+  return config.path.empty() || config_is_system(config.path) ? Config{}.socket : config.socket;
+}
+
 Result<std::vector<Entry>> entries_read(const std::string& path) {
   std::string text;
   if (const auto problem = file_read(path, false, &text)) {

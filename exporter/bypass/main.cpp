@@ -284,9 +284,10 @@ int run(const std::vector<std::string>& arguments) {
   auto rules = rules_make(*config);
   if (!rules) return kUsageError;
   const char* variable = getenv(protocol::kSocketVariable);
-  const std::string socket = options->socket                            ? *options->socket
-                             : variable != nullptr && *variable != '\0' ? variable
-                                                                        : config->socket;
+  const std::string socket = options->socket ? *options->socket
+                             : variable != nullptr && *variable != '\0'
+                                 ? variable
+                                 : config::client_socket(*config);
   // Before NVML's thread, which must not take them.
   sigset_t ends;
   sigemptyset(&ends);

@@ -14,6 +14,7 @@
 #include "exporter/idle/observer.h"
 #include "exporter/why/options.h"
 #include "exporter/why/report.h"
+#include "exporter/why/shares.h"
 #include "exporter/why/whole.h"
 
 namespace sluice::exporter {
@@ -190,8 +191,10 @@ bool snapshot_read(BrokerSource& source, Snapshot* out) {
 
 /// Reads the first snapshot. Returns the exit status where there is nothing to watch, all of which
 /// has been said.
-std::optional<int> first_look(const WhyOptions& options, BrokerSource& source, Snapshot* out) {
+std::optional<int> first_look(const WhyOptions& options, BrokerSource& source, Snapshot* out,
+                              ShareWatch& shares) {
   if (!snapshot_read(source, out)) return kFailed;
+  shares.look(*out);
   const Narrowed narrowed = snapshot_narrow(options, *out);
   std::fflush(stdout);
   if (narrowed != Narrowed::kWatch) return narrowed == Narrowed::kSaid ? EXIT_SUCCESS : kFailed;
@@ -204,7 +207,8 @@ std::optional<int> first_look(const WhyOptions& options, BrokerSource& source, S
 int watch(const WhyOptions& options, const std::string& socket) {
   BrokerSource source(socket);
   Snapshot snapshot;
-  if (const auto done = first_look(options, source, &snapshot)) return *done;
+  ShareWatch shares;
+  if (const auto done = first_look(options, source, &snapshot, shares)) return *done;
   std::string reason = "--no-bpf was given";
   auto threads = options.bpf ? thread_watch_bpf(&reason) : nullptr;
   if (threads == nullptr) threads = thread_watch_proc(kSampleEveryNs);
@@ -219,6 +223,7 @@ int watch(const WhyOptions& options, const std::string& socket) {
     if (look % kLooksPerSnapshot == 0) {
       if (look > 0) {
         if (!snapshot_read(source, &snapshot)) return kFailed;
+        shares.look(snapshot);
         std::erase_if(snapshot.tenants,
                       [&](const auto& row) { return !is_asked_for(options, row); });
         if (!options.tenant.empty() && snapshot.tenants.empty()) break;  // it has ended
@@ -248,7 +253,10 @@ int watch(const WhyOptions& options, const std::string& socket) {
         "', which is another user's; ask its user, or look as root");
     return kFailed;
   }
-  for (WhyRow& row : report.rows) row.owed_ns = owed[{row.tenant, row.gpu}];
+  for (WhyRow& row : report.rows) {
+    row.owed_ns = owed[{row.tenant, row.gpu}];
+    row.shares = shares.shares(row.tenant, row.gpu);
+  }
   for (WhyWholeRow& row : report.whole) row.gpu_index = index_of(last, row.gpu);
   const std::string text = options.json ? why_json(report) : why_text(report);
   return std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0 ? EXIT_SUCCESS : kFailed;

@@ -25,8 +25,8 @@ constexpr std::array<const char*, kCauses> kAdvice{
     "lock)",
     "copies and waits keep the GPU idle: copy from pinned memory in a stream of its own, wait less "
     "often",
-    "the GPU was another job's: `sluice status` shows the shares; ask for a larger one, or for "
-    "an exclusive GPU",
+    "the GPU was another job's: `sluice status` shows the shares; ask for a larger one, as far as "
+    "your profile allows it",
     "the GPU's memory is full: smaller batches, or a quota that is not oversold",
     "the program slept, or waited for input: have its input ready earlier; where there is nothing "
     "to "
@@ -89,9 +89,59 @@ std::string gpu_text(const std::string& uuid, int index) {
   return index < 0 ? uuid : "GPU " + std::to_string(index) + " (" + uuid + ")";
 }
 
+std::string whole_percent(std::uint64_t part, std::uint64_t whole) {
+  return std::to_string(whole == 0 ? 0 : (part * 100 + whole / 2) / whole) + " %";
+}
+
+/// Who had the GPU: "train (job 4) of ann had it for 71 % of the time, ...".
+std::string holders_text(const WhyShares& shares) {
+  constexpr std::size_t kNamed = 3;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(kNamed, shares.others.size()); ++i) {
+    const WhyShares::Holder& one = shares.others[i];
+    out += (i == 0 ? "" : ", ") + one.name + " (job " + std::to_string(one.tenant) + ") of " +
+           one.user + (i == 0 ? " had the GPU for " : " for ") +
+           whole_percent(one.ns, shares.watched_ns) + (i == 0 ? " of the time" : "");
+  }
+  if (shares.others.size() > kNamed)
+    out += ", and " + std::to_string(shares.others.size() - kNamed) + " more jobs";
+  return (out.empty() ? "" : out + "; ") + "this one had it for " +
+         whole_percent(shares.own_ns, shares.watched_ns);
+}
+
+/// What it may have, and what more there is to be had. What its user's profile allows is not known
+/// here.
+std::string part_text(const WhyShares& shares) {
+  const std::uint32_t left = 100 - std::min(shares.guaranteed, 100U);
+  const std::string rest = std::to_string(left) + " %";
+  if (shares.kind == protocol::SmKind::kGuaranteed) {
+    const std::string own = "it is guaranteed " + std::to_string(shares.percent) + " %";
+    if (left == 0) return own + ", and no more can be guaranteed on this GPU";
+    return own + ", and " + rest +
+           " of the GPU is guaranteed to no job: ask for more (--sm, up to " +
+           std::to_string(shares.percent + left) + "), as far as your profile allows it";
+  }
+  std::string own = "the guarantees on this GPU leave " + rest + " of it for weights";
+  if (shares.mode == protocol::SmMode::kEqual)
+    own += ", of which this job has an equal part";
+  else if (shares.weights != 0)
+    own +=
+        ", and this job's is " + std::to_string(shares.percent) + " of " +
+        std::to_string(shares.weights) + ": " +
+        whole_percent(std::uint64_t{left} * shares.percent, std::uint64_t{100} * shares.weights) +
+        " of the GPU while all want it";
+  if (left == 0)
+    return own + "; on another GPU, or when jobs with guarantees have ended, it has more";
+  return own + "; ask for a guarantee (--sm, up to " + std::to_string(left) +
+         "), as far as your profile allows one";
+}
+
 std::string advice(const WhyRow& row, std::size_t cause) {
-  if (cause != static_cast<std::size_t>(Cause::kGate) || row.owed_ns < kOwedLeastNs)
-    return kAdvice[cause];
+  if (cause != static_cast<std::size_t>(Cause::kGate)) return kAdvice[cause];
+  if (row.owed_ns < kOwedLeastNs)
+    return row.shares.percent == 0
+               ? kAdvice[cause]
+               : holders_text(row.shares) + "\n  gate: " + part_text(row.shares);
   return "it pays back " + seconds_text(row.owed_ns) +
          " of GPU time that its user's jobs took beyond their share, and waits while others want "
          "the GPU; launch shorter kernels";
@@ -143,6 +193,21 @@ void whole_text(std::string& out, const WhyWholeRow& row) {
       "to find out\n";
 }
 
+nlohmann::ordered_json shares_json(const WhyShares& shares) {
+  const bool guaranteed = shares.kind == protocol::SmKind::kGuaranteed;
+  nlohmann::ordered_json out{{"kind", guaranteed ? "guaranteed" : "weight"},
+                             {"percent", shares.percent},
+                             {"guaranteed_percent", shares.guaranteed},
+                             {"weights", shares.weights},
+                             {"watched_ns", shares.watched_ns},
+                             {"held_ns", shares.own_ns}};
+  out["others"] = nlohmann::ordered_json::array();
+  for (const WhyShares::Holder& one : shares.others)
+    out["others"].push_back(
+        {{"tenant", one.tenant}, {"name", one.name}, {"user", one.user}, {"held_ns", one.ns}});
+  return out;
+}
+
 }  // namespace
 
 std::string why_text(const WhyReport& report) {
@@ -178,6 +243,7 @@ std::string why_json(const WhyReport& report) {
       if (value) one[name] = *value;
     };
     if (row.owed_ns > 0) one["owed_ns"] = row.owed_ns;
+    if (row.shares.percent != 0) one["shares"] = shares_json(row.shares);
     known("cgroup_throttled_ns", row.cgroup.throttled_ns);
     known("cgroup_cpu_pressure_ns", row.cgroup.cpu_wait_ns);
     known("cgroup_memory_pressure_ns", row.cgroup.memory_wait_ns);

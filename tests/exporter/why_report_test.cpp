@@ -9,6 +9,7 @@
 
 #include "exporter/why/options.h"
 #include "exporter/why/report.h"
+#include "exporter/why/shares.h"
 
 namespace sluice::exporter {
 namespace {
@@ -84,6 +85,95 @@ TEST(WhyReportTest, AJobThatPaysBackIsNotAdvisedALargerShare) {
                                           "jobs took beyond their share"));
   EXPECT_THAT(why_text(report), Not(HasSubstr("ask for a larger")));
   EXPECT_THAT(why_json(report), HasSubstr("\"owed_ns\": 2400000000"));
+}
+
+WhyReport waits_at_the_gate(const WhyShares& shares) {
+  WhyReport report;
+  report.rows = {row(0, 0, 0)};
+  report.rows[0].figures.idle_ns[static_cast<std::size_t>(Cause::kGate)] = 1'000'000'000;
+  report.rows[0].shares = shares;
+  return report;
+}
+
+TEST(WhyReportTest, AWeightBesideGuaranteesHasItsNumbers) {
+  WhyShares shares;
+  shares.kind = protocol::SmKind::kWeight;
+  shares.percent = 30;
+  shares.guaranteed = 90;
+  shares.weights = 50;
+  shares.watched_ns = 10'000'000'000;
+  shares.own_ns = 600'000'000;
+  shares.others = {{"big", 4, "ann", 7'100'000'000}, {"small", 5, "bob", 2'000'000'000}};
+  EXPECT_THAT(
+      why_text(waits_at_the_gate(shares)),
+      HasSubstr("  gate: big (job 4) of ann had the GPU for 71 % of the time, small (job 5) of bob "
+                "for 20 %; this one had it for 6 %\n"
+                "  gate: the guarantees on this GPU leave 10 % of it for weights, and this job's "
+                "is 30 of 50: 6 % of the GPU while all want it; ask for a guarantee (--sm, up to "
+                "10), as far as your profile allows one\n"));
+  const auto told =
+      nlohmann::json::parse(why_json(waits_at_the_gate(shares)))["tenants"][0]["shares"];
+  EXPECT_EQ(told["guaranteed_percent"], 90);
+  EXPECT_EQ(told["others"][0]["held_ns"], 7'100'000'000);
+  shares.guaranteed = 100;
+  shares.others.clear();
+  const std::string none = why_text(waits_at_the_gate(shares));
+  EXPECT_THAT(none, HasSubstr("leave 0 % of it for weights"));
+  EXPECT_THAT(none, HasSubstr("0 % of the GPU while all want it; on another GPU, or when jobs with "
+                              "guarantees have ended, it has more\n"));
+  EXPECT_THAT(none, Not(HasSubstr("exclusive")));
+}
+
+TEST(WhyReportTest, AGuaranteeHasItsNumbers) {
+  WhyShares shares;
+  shares.kind = protocol::SmKind::kGuaranteed;
+  shares.percent = 25;
+  shares.guaranteed = 60;
+  shares.watched_ns = 10'000'000'000;
+  EXPECT_THAT(why_text(waits_at_the_gate(shares)),
+              HasSubstr("it is guaranteed 25 %, and 40 % of the GPU is guaranteed to no job: ask "
+                        "for more (--sm, up to 65), as far as your profile allows it\n"));
+  shares.guaranteed = 100;
+  EXPECT_THAT(why_text(waits_at_the_gate(shares)),
+              HasSubstr("it is guaranteed 25 %, and no more can be guaranteed on this GPU\n"));
+}
+
+// Snapshots name all jobs, whoever was asked for.
+TEST(WhySharesTest, WhoHadTheGpuMeanwhile) {
+  Snapshot snapshot{};
+  snapshot.header.taken_ns = 1'000'000'000;
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].sm_guaranteed = 70;
+  for (const protocol::TenantId id : {1, 2, 3}) {
+    protocol::SnapshotTenant tenant{};
+    tenant.tenant = id;
+    tenant.state = id == 3 ? protocol::TenantState::kSuspended : protocol::TenantState::kRunning;
+    tenant.name[0] = static_cast<char>('a' + id);
+    tenant.user[0] = 'u';
+    snapshot.tenants.push_back(tenant);
+    protocol::SnapshotTenantGpu part{};
+    part.tenant = id;
+    part.sm_percent = static_cast<std::uint32_t>(10 * id);
+    part.lease_held_ns = 5'000'000'000;
+    snapshot.tenant_gpus.push_back(part);
+  }
+  ShareWatch watch;
+  watch.look(snapshot);
+  snapshot.header.taken_ns += 2'000'000'000;
+  snapshot.tenant_gpus[1].lease_held_ns += 1'500'000'000;
+  snapshot.tenant_gpus[0].lease_held_ns += 500'000'000;
+  watch.look(snapshot);
+  const std::string gpu = uuid_text(snapshot.gpus[0].uuid);
+  const WhyShares shares = watch.shares(1, gpu);
+  EXPECT_EQ(shares.percent, 10U);
+  EXPECT_EQ(shares.guaranteed, 70U);
+  EXPECT_EQ(shares.weights, 30U) << "who is suspended takes no part";
+  EXPECT_EQ(shares.watched_ns, 2'000'000'000U);
+  EXPECT_EQ(shares.own_ns, 500'000'000U);
+  ASSERT_EQ(shares.others.size(), 1U);
+  EXPECT_EQ(shares.others[0].name, "c");
+  EXPECT_EQ(shares.others[0].ns, 1'500'000'000U);
+  EXPECT_EQ(watch.shares(9, gpu).percent, 0U);
 }
 
 TEST(WhyReportTest, NoAdviceForABusyGpu) {

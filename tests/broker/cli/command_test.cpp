@@ -97,6 +97,22 @@ TEST(Command, CarriesTenantAndGpu) {
   EXPECT_FALSE(command_make(options(CommandVerb::kSuspend, "x", ""), six_jobs(), &command, &error));
 }
 
+TEST(Command, WhatAResumedJobWaitsFor) {
+  protocol::Command command;
+  protocol::message_init(command, protocol::MessageType::kCommand, 1);
+  command.verb = CommandVerb::kResume;
+  command.tenant = 7;
+  Snapshot snapshot = six_jobs();
+  EXPECT_EQ(waiting_text(command, snapshot), "");
+  std::strcpy(snapshot.tenants[3].why, "it waits in the queue: GPU 0 is drained");
+  EXPECT_EQ(waiting_text(command, snapshot), "twin: it waits in the queue: GPU 0 is drained");
+  snapshot.tenants[3].state = TenantState::kSwapped;  // it has its promise, and no room yet
+  std::strcpy(snapshot.tenants[3].why, "its memory is on the host, for others' turn");
+  EXPECT_EQ(waiting_text(command, snapshot), "twin: its memory is on the host, for others' turn");
+  command.verb = CommandVerb::kSuspend;
+  EXPECT_EQ(waiting_text(command, snapshot), "");
+}
+
 TEST(Command, WhatIsSaid) {
   protocol::Command command;
   protocol::message_init(command, protocol::MessageType::kCommand, 1);
@@ -121,6 +137,10 @@ TEST(Command, WhatIsSaid) {
             "train (job 4) is suspended; 1.5 GiB moved in 2.3 s");
   command.verb = CommandVerb::kResume;
   EXPECT_EQ(done_text(command, snapshot, done), "train (job 4) goes on; 1.5 GiB moved in 2.3 s");
+  EXPECT_EQ(done_text(command, snapshot, done, 3'200'000'000),
+            "train (job 4) goes on; 1.5 GiB moved in 2.3 s");
+  EXPECT_EQ(done_text(command, snapshot, done, 609'900'000'000),
+            "train (job 4) goes on; 1.5 GiB moved in 2.3 s, after it had waited 607.6 s");
   command.verb = CommandVerb::kMove;
   command.gpu = snapshot.gpus[1].uuid;
   EXPECT_EQ(done_text(command, snapshot, done),

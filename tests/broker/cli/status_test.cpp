@@ -233,6 +233,22 @@ TEST(Table, AJobThatPaysAnOverrunBack) {
   EXPECT_THAT(status_table(snapshot), HasSubstr("  running\n")) << "it does not wait";
 }
 
+TEST(Table, AJobThatUsesNoGpuIsIdle) {
+  Snapshot snapshot = sample();
+  snapshot.tenants[0].runaway = 0;
+  snapshot.tenants[0].idle_s = 10;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  idle 10 s\n"));
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  serve is idle 10 s  "));
+  EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"idle_ns\": 10000000000"));
+  EXPECT_THAT(status_json(snapshot, "/s"), HasSubstr("\"queue_position\": 0"));
+  snapshot.tenant_gpus[0].wants = 1;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  waits for GPU\n"));
+  snapshot.tenant_gpus[0].wants = 0;
+  snapshot.tenants[0].runaway = 1;
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  running, RUNAWAY\n"));
+  EXPECT_THAT(status_table(snapshot), HasSubstr("  serve runs  "));
+}
+
 TEST(Table, AGpuWithTheContextOfASuspendedJobIsNotDrained) {
   Snapshot snapshot = sample();
   protocol::SnapshotGpu& gpu = snapshot.gpus[0];

@@ -43,6 +43,45 @@ TEST(Suspend, SwapsOutAndStaysUntilItIsResumed) {
   EXPECT_TRUE(h.open(tenant));
 }
 
+TEST(Resume, AWaitIsNoPartOfTheMove) {
+  MemoryHarness h;
+  const TenantId tenant = h.holder(2 * kGiB);
+  h.step(h.command(CommandVerb::kSuspend, tenant));
+  h.out(tenant);
+  CommandAsked drain = h.command(CommandVerb::kDrain, 0);
+  drain.gpu = uuid_of(1);
+  drain.root = true;
+  h.step(drain);
+  h.step(h.command(CommandVerb::kResume, tenant));
+  h.pass(600 * kSecond);
+  EXPECT_TRUE(h.held(tenant, kHoldOut));
+  drain.verb = CommandVerb::kUndrain;
+  h.step(drain);
+  h.look();
+  EXPECT_TRUE(h.held(tenant, kHoldIn));
+  EXPECT_EQ(state_view(h.state(), h.now).stops[0], "its memory is on its way back to its GPU");
+  h.pass(3 * kMs);
+  h.moved(tenant);
+  const CommandAnswered done = h.one<CommandAnswered>();
+  EXPECT_EQ(done.taken_ns, 3 * kMs);
+  EXPECT_EQ(done.bytes, 2 * kGiB - 32 * kMiB);
+}
+
+// As a shell between two programs has none.
+TEST(Resume, OfAJobWithoutProcessesAfterARestartIsAnswered) {
+  MemoryHarness h;
+  TenantRestored known;
+  known.tenant = 5;
+  known.uid = 1000;
+  known.memory_max = known.memory_min = kGiB;
+  known.gpus = {uuid_of(1)};
+  known.swap = known.suspended = known.swapped = true;
+  h.step(known);
+  h.step(h.command(CommandVerb::kResume, 5));
+  EXPECT_EQ(h.one<CommandAnswered>().code, RefusalCode::kNone);
+  EXPECT_EQ(promised(h, 0), kGiB) << "what it was promised is its own again";
+}
+
 TEST(Suspend, GoesThroughTheCheckpointWhereMemoryCannotBeSwapped) {
   MemoryHarness h;
   const TenantId tenant = h.holder(2 * kGiB, false);

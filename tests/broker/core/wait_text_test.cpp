@@ -260,7 +260,9 @@ TEST(WaitText, OfMemoryThatAnEndedJobHasStill) {
   h.step(ProcessGone{Harness::process(first), false, {2 * kGiB}});
   h.step(h.ask(TenantClass::kExclusive, 0));
   EXPECT_EQ(h.one<TenantQueued>().reason, QueueReason::kDrain);
-  EXPECT_EQ(h.waits_for(), "no job is on GPU 0, but 2 GiB of jobs that ended is not free yet");
+  EXPECT_EQ(h.waits_for(),
+            "no job is on GPU 0, but 2 GiB of jobs that ended is not free yet; this job asks for 1 "
+            "whole GPU");
 }
 
 TEST(StoppedText, ARunawayHearsOfItsOwnTime) {

@@ -200,5 +200,71 @@ class Reload(BrokerTest):
             self.assertEqual(one.returncode, 0)
 
 
+class OfTheMachine(BrokerTest):
+    """A broker with /etc/sluice/sluice.toml, and clients that name no socket; /etc and /run are this test's own."""
+
+    def machine(self, script):
+        """Runs a script beside such a broker, which listens at /run/sluice/first.sock. Returns its lines."""
+        whole = f"""set -e
+            mount -t tmpfs none /etc; mount -t tmpfs -o mode=755 none /run; mkdir /etc/sluice
+            write() {{ printf '[broker]\\nsocket = "/run/sluice/%s"\\n%b' "$1" "$2" >/etc/sluice/sluice.toml; }}
+            up() {{ {program('sluiced')} --log /run/log & until grep -q event=ready /run/log; do sleep 0.02; done; broker=$!; }}
+            sluice() {{ {program('sluice')} "$@" 2>&1; }}
+            down() {{ kill $1 $broker; wait $broker || true; rm /run/log; }}
+            trap 'kill $broker $other 2>/dev/null || true' EXIT
+            write first.sock; up
+            {script}"""
+        probe = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/etc"], capture_output=True, check=False)
+        if probe.returncode != 0:
+            self.skipTest("no mount namespace here")
+        result = subprocess.run(["unshare", "--mount", "timeout", "120", "sh", "-c", whole], env=environment(), text=True,
+                                capture_output=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(result.returncode, 0, result)
+        return result.stdout
+
+    def test_a_new_socket_counts_from_the_next_start(self):
+        said = self.machine("""
+            sluice status >/run/before
+            write second.sock '[scheduler]\\nquantum = "20ms"\\n'
+            sluice config check
+            sluice status | cmp - /run/before
+            sluice run --memory 64MiB -- true
+            sluice doctor | grep ' broker ' || true
+            sluice reload
+            sluice status >/dev/null
+            down -TERM; up
+            sluice status >/dev/null; test ! -e /run/sluice/first.sock; echo restarted""")
+        at_start = ("and, at the next start of sluiced (systemctl restart sluiced):\n"
+                    '  [broker] socket: "/run/sluice/first.sock" -> "/run/sluice/second.sock"\n')
+        self.assertTrue(said.startswith("/etc/sluice/sluice.toml is good\na reload would change:\n"
+                                        '  [scheduler] quantum: "10ms" -> "20ms"\n' + at_start), said)
+        self.assertIn('was read again; changed:\n  [scheduler] quantum: "10ms" -> "20ms"\n' + at_start, said)
+        self.assertTrue(said.endswith("restarted\n"), said)
+
+    def test_a_broker_that_died_leaves_its_place_to_the_next(self):
+        said = self.machine("""
+            down -KILL
+            sluice status || true
+            write second.sock; up; sluice status >/dev/null; down -KILL
+            write sluiced.sock; up; sluice status >/dev/null; test -S /run/sluice/sluiced.sock; test ! -L /run/sluice/sluiced.sock
+            down -TERM; ls /run/sluice""")
+        self.assertIn("no broker answers at /run/sluice/sluiced.sock (Connection refused)", said)
+        self.assertNotIn("sluiced.sock\n", said.split("\n", 1)[1])
+
+    def test_nobody_else_takes_it(self):
+        """A broker that --socket places elsewhere is not the machine's."""
+        self.machine(f"""
+            {program('sluiced')} --socket /run/sluice/other.sock --log /run/other & other=$!
+            until grep -q event=ready /run/other; do sleep 0.02; done
+            test "$(readlink /run/sluice/sluiced.sock)" = /run/sluice/first.sock
+            kill $other; wait $other || true
+            test "$(readlink /run/sluice/sluiced.sock)" = /run/sluice/first.sock""")
+
+    def test_a_check_says_that_there_is_nobody_to_compare_with(self):
+        said = self.machine("down -TERM; sluice config check")
+        self.assertEqual(said, "/etc/sluice/sluice.toml is good\nno broker answers at /run/sluice/sluiced.sock, so it was not "
+                               "compared with what one uses; all of it counts from the next start of sluiced\n")
+
+
 if __name__ == "__main__":
     e2e_support.main()

@@ -436,6 +436,30 @@ class Restarting(Movers):
         self.assertEqual(self.ended(command)[0], 0)
         wait_until("the hold is over", lambda: job.hold() & SET == 0)
 
+    def test_a_wait_for_a_drain_is_said_and_no_part_of_the_move(self):
+        server = self.remembering()
+        job = self.mover(server, "train")
+        self.suspended(server, job, "train")
+        self.restart(server)
+        self.sluice("drain", "--socket", server.socket, "--gpu", "0", "--reason", "new fans")
+        job.ask("register")
+        command = self.started("resume", "--socket", server.socket, "train")
+        self.claim(job, held=600, movable=500, swapped=500)
+        self.put_out(job)  # the next broker is told once more what is out: it is no part of the way back
+        asked = time.monotonic()
+        said = command.stderr.readline() + command.stderr.readline()
+        self.assertRegex(said, r"^sluice: train: it waits in the queue to get its GPU back: GPU 0 is drained by\s")
+        self.assertIn("(new fans)", said)
+        time.sleep(max(0, asked + 2.5 - time.monotonic()))
+        self.sluice("undrain", "--socket", server.socket, "--gpu", "0")
+        self.put_in(job)
+        code, out, err = self.ended(command)
+        self.assertEqual((code, err), (0, ""), "it is said once")
+        match = re.fullmatch(r"train \(job 1\) goes on; 500 MiB moved in (\d+\.\d) s, after it had waited (\d+\.\d) s\n", out)
+        self.assertIsNotNone(match, out)
+        self.assertGreaterEqual(float(match[2]), 2.0)
+        self.assertLess(float(match[1]), float(match[2]), "the wait is no part of it")
+
     def test_killed_in_the_middle_of_a_move(self):
         server = self.remembering()
         job = self.mover(server, "train")

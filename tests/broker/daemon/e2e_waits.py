@@ -126,6 +126,44 @@ class Waits(BrokerTest):
         self.assertEqual([one["name"] for one in ended], [f"short{n}" for n in range(101, 1, -1)], "the latest first")
         self.assertEqual({one["how"] for one in ended}, {"its processes ended"})
 
+    def test_how_a_job_ended_as_far_as_it_can_be_known(self):
+        server = self.broker()
+        killed = self.job(server, "--name", "killed")
+        killed.ask("register")
+        pid = killed.process.pid
+        killed.kill()
+        wait_until("it is over", lambda: not server.tenants())
+        [ended] = server.status()["ended"]
+        self.assertRegex(ended["how"], rf"^its processes ended, process {pid} \(\S+\) without a goodbye: killed or crashed by a "
+                                       r"signal, or by _exit\(\); the shell that started it knows which$")
+
+    def test_an_idle_job_is_called_so_wherever_it_is_named(self):
+        server, job = self.full()
+        job.ask("register")
+        wait_until("it is idle", lambda: server.tenants()[0]["idle_ns"] >= 5 * 10**9)
+        refused = self.run_on(server, "--memory", "2GiB", "--no-wait", "--", "true")
+        self.assertRegex(refused.stderr, r"idle\s+for\s+\d+\s+s")
+        self.assertRegex(self.sluice("status", "--socket", server.socket).stdout, r"(?m) idle \d+ s$")
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can act as another user")
+    def test_who_suspended_a_job_is_said_if_it_was_not_its_user(self):
+        state = pathlib.Path(tempfile.mkdtemp(prefix="sluice-e2e-"))
+        self.addCleanup(shutil.rmtree, state, True)
+        server = self.broker(options=["--state", str(state / "state")], open_to_all=True)
+        job = subprocess.Popen([program("sluice"), "run", "--socket", server.socket, "--memory", "64M", "--swap", "--name", "train", "--",
+                                "sleep", "600"], env=environment(), user=65534, cwd="/", stdin=subprocess.DEVNULL)
+        self.addCleanup(lambda: (job.kill(), job.wait()))
+        wait_until("it runs", server.tenants)
+        self.assertEqual(self.sluice("suspend", "train", "--socket", server.socket).returncode, 0)
+        says = "it is suspended by user root: its GPU memory is on the host"
+        wait_until("it is said", lambda: says in server.tenants()[0]["why"])
+        server.kill()
+        server.start()
+        wait_until("the next broker says so, too", lambda: says in server.tenants()[0]["why"])
+        for verb in ("resume", "suspend"):
+            self.assertEqual(self.sluice(verb, "train", "--socket", server.socket, user=65534, cwd="/").returncode, 0)
+        self.assertIn("it is suspended: its GPU", server.tenants()[0]["why"])
+
     def test_the_example_of_suspend_works_as_printed(self):
         server = self.broker(env=environment(FAKE_GPUS="1"))
         run, example = re.search(r"(?m)^  sluice run (.*) -- .* &\n  (sluice suspend train && .*)$", self.sluice("suspend", "--help").stdout).groups()

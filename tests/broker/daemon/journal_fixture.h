@@ -33,7 +33,7 @@ inline JournalTenant tenant(protocol::TenantId id) {
   out.sm_mode = protocol::SmMode::kFixed;
   out.is_default = id % 2 == 0;
   out.swap = id % 2 != 0;
-  out.stay = {id % 3 == 0, id % 3 == 2, id % 5 == 1, id % 2 != 0, id % 3 == 1, {}};
+  out.stay = {id % 3 == 0, id % 3 == 2, id % 5 == 1, id % 2 != 0, id % 3 == 1, {}, id % 6 == 0};
   out.sm_percent = 25;
   out.sm_kind = protocol::SmKind::kGuaranteed;
   out.memory_max_bytes = id << 20;

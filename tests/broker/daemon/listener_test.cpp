@@ -173,6 +173,13 @@ TEST_F(ListenerTest, SomebodysFileIsKept) {
   EXPECT_EQ(access(path_.c_str(), F_OK), 0);
 }
 
+TEST_F(ListenerTest, ALinkToAnotherPlaceIsKept) {
+  ASSERT_EQ(symlink("/dev/null", path_.c_str()), 0);
+  EXPECT_EQ(open(), nullptr);
+  EXPECT_THAT(error_, HasSubstr("not a socket"));
+  EXPECT_EQ(access(path_.c_str(), F_OK), 0);
+}
+
 TEST_F(ListenerTest, DirectoriesOthersCanWriteAreRefused) {
   ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
   EXPECT_EQ(open(), nullptr);
