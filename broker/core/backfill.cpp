@@ -167,16 +167,16 @@ void keeping_all(State& state) {
 Placement placement_now(const State& state, Prospects::Kind& prospect, const TenantAsked& ask) {
   const Placement& apart = prospect.find();
   if (!apart.gpus.empty() || apart.reason != QueueReason::kPriority) return apart;
-  if (state.kept_unseen) return prospect.find_without(state.kept);
-  GpuFlags kept = state.kept;
   const auto user = state.users.find(ask.uid);
   const bool waits = user != state.users.end() && user->second.kept_with == state.queue_looks;
-  if (waits)
-    for (std::size_t g = 0; g < kept.size(); ++g) kept[g] = kept[g] || user->second.kept[g];
-  if (takes_no_share(ask))
-    for (std::uint32_t g = 0; g < kept.size(); ++g)
-      kept[g] =
-          kept[g] && !delays_nobody(state, g, ask, waits ? &user->second.kept_for[g] : nullptr);
+  const bool passes = takes_no_share(ask);
+  if (state.kept_unseen || (!waits && !passes)) return prospect.find_without(state.kept);
+  GpuFlags kept = state.kept;
+  for (std::uint32_t g = 0; g < kept.size(); ++g) {
+    const KeptFor* own = waits ? &user->second.kept_for[g] : nullptr;
+    if (waits && user->second.kept[g]) kept[g] = true;
+    if (passes && kept[g] && delays_nobody(state, g, ask, own)) kept[g] = false;
+  }
   return prospect.find_without(kept);
 }
 
