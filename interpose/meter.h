@@ -45,11 +45,11 @@ inline constexpr double kOverlapMemoryNs = 5'000'000.0;
 /// Nothing is in flight.
 inline constexpr uint64_t kNoFrontier = UINT64_MAX;
 /// What launches of unknown length count for while they are in flight. A graph may be long: no
-/// window has room beside it. Of kernels, a few go into a window of one among many, and some dozens
-/// into that of one alone, which learns by them how long they take and whether they run side by
-/// side.
+/// window has room beside it. Of kernels, two go into the default window of 20 ms. Into that of a
+/// tenant alone on its GPU, 500 ms by default, go two for each of the 32 hardware queues and some
+/// more: it learns by them how long kernels take and whether they run side by side.
 inline constexpr double kUnmeasuredNs = 1e12;
-inline constexpr double kUnmeasuredKernelNs = 8'000'000.0;
+inline constexpr double kUnmeasuredKernelNs = 7'000'000.0;
 
 /// What a stream was given so far, or up to a fence.
 struct Work {

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "broker/core/admission.h"
+#include "broker/core/arrive.h"
 #include "broker/core/lease.h"
 #include "broker/core/leaving.h"
 #include "broker/core/memory.h"
