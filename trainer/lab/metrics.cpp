@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace sluice::lab {
@@ -67,13 +68,27 @@ InferenceMetrics inference_measure(const std::vector<Request>& requests, const W
   return out;
 }
 
+namespace {
+
+/// Longer than any: left out, a scene that never answers would look quicker than one that answers
+/// late.
+constexpr double kNoResult = std::numeric_limits<double>::infinity();
+
+std::optional<double> known(std::optional<double> ms) {
+  return ms && std::isfinite(*ms) ? ms : std::nullopt;
+}
+
+}  // namespace
+
 DebugMetrics debug_measure(const std::vector<DebugRun>& runs) {
   DebugMetrics out;
   std::vector<double> first_ms;
   for (const DebugRun& r : runs) {
     ++out.runs;
-    if (r.first_result_ns)
-      first_ms.push_back(static_cast<double>(*r.first_result_ns - r.started_ns) * 1e-6);
+    out.with_result += r.first_result_ns ? 1 : 0;
+    first_ms.push_back(r.first_result_ns
+                           ? static_cast<double>(*r.first_result_ns - r.started_ns) * 1e-6
+                           : kNoResult);
     if (!r.exit_status) continue;
     const int status = *r.exit_status;
     const bool fits = r.planned == "ok"       ? status == 0
@@ -81,9 +96,8 @@ DebugMetrics debug_measure(const std::vector<DebugRun>& runs) {
                                               : status != 0;
     out.as_planned += fits ? 1 : 0;
   }
-  out.with_result = first_ms.size();
-  out.first_result_p50_ms = percentile(first_ms, 50);
-  out.first_result_p90_ms = percentile(first_ms, 90);
+  out.first_result_p50_ms = known(percentile(first_ms, 50));
+  out.first_result_p90_ms = known(percentile(first_ms, 90));
   return out;
 }
 
