@@ -378,39 +378,6 @@ TEST(GangPromise, RanksThatDifferTakeNothingFromTheNeighbours) {
   }
 }
 
-/// Beside singles whose kernels differ from GPU to GPU. `processes` of the first: each has a window
-/// in flight, so that it takes as many to drain.
-Experiment setup_unlike(std::uint32_t processes) {
-  GangSetup gang;
-  gang.load = 0;
-  gang.debug_percent = 60;
-  gang.debug_think_ns = 0;
-  gang.debug_kernel_ns = kMs;
-  Experiment setup = setup_gang(gang, 1);
-  setup.window_ns = kPartNs;
-  setup.duration_ns = 12 * kSecond;
-  for (JobSpec& job : setup.jobs) job.busy_host = false;
-  setup.jobs[0].collective_host_ns = 0;
-  setup.jobs[1].processes = processes;
-  setup.jobs[1].kernel_ns = 20 * kMs;
-  return setup;
-}
-
-/// A GPU whose single drains at once is in use until the others of the gang have drained as well:
-/// closed with them, it was idle for 22 % of the time, and its single had 37 % of the promised 60.
-TEST(GangPromise, AGpuThatDrainsAtOnceDoesNotWaitForTheOthers) {
-  for (const std::uint32_t processes : {1U, 3U}) {
-    const Experiment setup = setup_unlike(processes);
-    const Result result = simulate(setup);
-    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.95 * 0.40) << processes;
-    for (const std::size_t single : {1U, 2U})
-      EXPECT_GE(part(result.jobs[single], setup.duration_ns), 0.94 * 0.60) << processes;
-    EXPECT_GE(static_cast<double>(result.gpu_busy_ns[1]),
-              0.96 * static_cast<double>(setup.duration_ns))
-        << processes;
-  }
-}
-
 /// A single that drains because a gang's turn has come keeps its place, though for a moment nobody
 /// is in line but a neighbour that is far ahead: it had 28 % of the promised 60, and the gang of
 /// 30 % had 65.
