@@ -34,8 +34,9 @@ class Shape:
         return ["once", f"work={self.kernel_us}", str(self.streams), str(self.each)]
 
 
-# As cuda-samples' simpleHyperQ, and programs that keep streams full of shorter kernels.
-SHAPES = (Shape(32, 2, 10000), Shape(16, 20, 1000), Shape(8, 100, 200), Shape(4, 40, 2500))
+# As cuda-samples' simpleHyperQ, programs that keep streams full of shorter kernels, and longer ones of both kinds.
+SHAPES = (Shape(32, 2, 10000), Shape(16, 20, 1000), Shape(8, 100, 200), Shape(4, 40, 2500), Shape(32, 20, 10000),
+          Shape(16, 200, 1000))
 
 
 def once(arguments, shape, tenant_class):
