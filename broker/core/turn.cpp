@@ -54,8 +54,9 @@ constexpr double kChangeFactor = 10;
 /// What a turn brings beyond the guarantee is at most this times the guarantee: 4 % of two seconds.
 constexpr double kAmplitudeNs = 80e6;
 /// What it may miss of two seconds, times the guarantee: 3.5 %, less what is lost until it has its
-/// GPUs. With 3.9 % and neighbours that pay for their pauses, 4 GPUs and kernels of 50 ms kept 93.3 %
-/// of the promise in the worst two seconds, and not 94. Where changes are long it has to be ahead.
+/// GPUs. With 3.9 % and neighbours that pay for their pauses, 4 GPUs and kernels of 50 ms kept 93.3
+/// % of the promise in the worst two seconds, and not 94. Where changes are long it has to be
+/// ahead.
 constexpr double kMissedNs = 70e6;
 constexpr double kLostChanges = 1.25;
 /// Two seconds are in Tenant::missed_then.
