@@ -527,7 +527,16 @@ class Descriptors(BrokerTest):
         shim = self.client(server)
         self.assert_refused(shim.ask(register(granted.tenant, granted.key + 1)), UNKNOWN_TENANT)
         pid = server.process.pid
-        used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        wait_until("no look-up of its user has a descriptor", lambda: not server.tenants()[0]["user"].isdigit())
+        looks = [None, None, None]
+
+        def settled():
+            """The connection of the status is closed too."""
+            looks.append({int(name) for name in os.listdir(f"/proc/{pid}/fd")})
+            return looks[-1] == looks[-2] == looks[-3]
+
+        wait_until("the descriptors stay as they are", settled)
+        used = looks[-1]
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         lowest = next(number for number in range(len(used) + 1) if number not in used)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
