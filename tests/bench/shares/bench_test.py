@@ -147,12 +147,11 @@ class Simulator(unittest.TestCase):
 
 
 class Gang(unittest.TestCase):
-    """A gang and its neighbours have what they are guaranteed in every two seconds. Their parts of what is used are the
-    simulator's."""
+    """A gang and its neighbours have what they are guaranteed in every two seconds, as processes and in the simulator."""
 
     def test_every_two_seconds(self):
         with tempfile.TemporaryDirectory() as place:
-            done = bench("gang_bench.py", "--json", f"{place}/all.json", "--kernel", "10000", "--dilation", "10", "--seconds", "4",
+            done = bench("gang_bench.py", "--json", f"{place}/all.json", "--kernel", "10000", "--dilation", "5", "--seconds", "4",
                          "--warmup", "1", "--repeats", "1")
             self.assertEqual(done.returncode, 0, done.stderr)
             line = json.loads(pathlib.Path(place, "all.json").read_text())["lines"][0]
@@ -160,8 +159,6 @@ class Gang(unittest.TestCase):
         for job in range(3):
             self.assertGreaterEqual(run["worst"][job], 0.9 * 0.40, done.stdout)
             self.assertGreaterEqual(sim["worst"][job], 0.95 * 0.40, done.stdout)
-            used, simulated = run["mean"][job] / run["busy"][0], sim["mean"][job] / sim["busy"][0]
-            self.assertAlmostEqual(used, simulated, delta=0.02, msg=done.stdout)
         self.assertGreaterEqual(run["busy"][0], 0.90, done.stdout)
         self.assertGreaterEqual(sim["busy"][0], 0.95, done.stdout)
 
