@@ -348,12 +348,17 @@ bool link_tenant_limits(TenantLimits* out) {
   return origin.tenant_limits_known;
 }
 
-bool link_answers() {
-  origin_read();
-  long owner = 0;
-  const int fd = broker_reach(kTimeoutMs, &owner);
-  if (fd >= 0) close(fd);
-  return fd >= 0;
+bool link_answered() {
+  enum : uint32_t { kNotAsked, kNo, kYes };
+  static uint32_t answer;
+  if (load_relaxed(answer) == kNotAsked) {
+    origin_read();
+    long owner = 0;
+    const int fd = broker_reach(kTimeoutMs, &owner);
+    if (fd >= 0) close(fd);
+    store_relaxed(answer, uint32_t{fd >= 0 ? kYes : kNo});
+  }
+  return load_relaxed(answer) == kYes;
 }
 
 void link_wish(GpuUuid (*wish)()) { link.wish = wish; }

@@ -44,8 +44,8 @@ LinkResult link_register_step();
 /// Reads what the process was started with, once. False: SLUICE_MEMORY or SLUICE_SM is wrong, and
 /// `fault` says how.
 bool link_limits(Limits* out, Line* fault);
-/// True if a broker takes a connection, which is closed again. Nothing is asked of it.
-bool link_answers();
+/// True if a broker took a connection when this was asked first. The connection is closed again.
+bool link_answered();
 /// Keeps the variables as the process was started with them, whatever becomes of its environment.
 void link_origin_keep();
 /// True when the process was started in a job: SLUICE_TENANT was set, or a family says so

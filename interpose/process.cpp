@@ -374,18 +374,12 @@ Mode registration_mode(bool may_wait) {
 
 namespace {
 
-// Whether the process is to register at its first context: one that nobody announced, whose GPU
-// that context chooses. Limits of its own hold from its first call where no broker would take it.
+// Whether the process is to register at its first context, which chooses its GPU: a program without
+// `sluice run`. Where no broker answers, limits of its own hold from its first call.
 bool begins_with_context() {
   Limits limits;
   Line ignored;
-  if (link_has_tenant() || !link_limits(&limits, &ignored)) return false;
-  if (!limits.any()) return true;
-  enum : uint32_t { kNotAsked, kNobody, kBroker };
-  static uint32_t found;
-  if (load_relaxed(found) == kNotAsked)
-    store_relaxed(found, uint32_t{link_answers() ? kBroker : kNobody});
-  return load_relaxed(found) == kBroker;
+  return !link_has_tenant() && link_limits(&limits, &ignored) && (!limits.any() || link_answered());
 }
 
 int first_device;

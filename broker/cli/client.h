@@ -17,7 +17,7 @@ struct SocketChoice {
 };
 
 /// --socket, else $SLUICE_SOCKET, else the system's place. The configuration says where the broker
-/// listens after its next start, so nobody is looked for there.
+/// listens after its next start, so clients do not look there.
 SocketChoice socket_choose(const std::string& option);
 
 /// How long a broker may take to accept a connection, or to answer a question that it need not

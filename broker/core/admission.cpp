@@ -32,7 +32,7 @@ QueueLimit limit_of(const State& state, const TenantAsked& ask) {
 }
 
 /// Has the request in front precedence over the other? One that waits for a limit keeps no GPU from
-/// anybody, and its limit from those alone whom that limits as well.
+/// others. Its limit it keeps from the requests that have the same one.
 bool goes_first(const Waiter& front, const Waiter& other) {
   if (front.reason != QueueReason::kUserLimit) return true;
   if (other.reason != QueueReason::kUserLimit) return false;

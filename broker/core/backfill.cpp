@@ -95,15 +95,14 @@ bool hold_begin(State& state, Prospects& prospects, Waiter& waiter, Nanos now) {
   return true;
 }
 
-/// True if a request of this kind can delay nobody that lacks only a guaranteed share.
+/// True if a request of this kind cannot delay one that lacks only a guaranteed share.
 bool takes_no_share(const TenantAsked& ask) {
   return ask.sm_kind != SmKind::kGuaranteed && ask.tenant_class != TenantClass::kExclusive;
 }
 
 /// True if such a request delays none of those that keep the GPU from it: they lack only a share
 /// there, and the GPU has memory for all of them. `own`: of its user, or null.
-bool delays_nobody(const State& state, std::uint32_t g, const TenantAsked& ask,
-                   const KeptFor* own) {
+bool delays_none(const State& state, std::uint32_t g, const TenantAsked& ask, const KeptFor* own) {
   const KeptFor& others = state.kept_for[g];
   if (others.more_than_share || (own != nullptr && own->more_than_share)) return false;
   const Bytes most = ask.memory_max + others.most + (own != nullptr ? own->most : 0);
@@ -175,7 +174,7 @@ Placement placement_now(const State& state, Prospects::Kind& prospect, const Ten
   for (std::uint32_t g = 0; g < kept.size(); ++g) {
     const KeptFor* own = waits ? &user->second.kept_for[g] : nullptr;
     if (waits && user->second.kept[g]) kept[g] = true;
-    if (passes && kept[g] && delays_nobody(state, g, ask, own)) kept[g] = false;
+    if (passes && kept[g] && delays_none(state, g, ask, own)) kept[g] = false;
   }
   return prospect.find_without(kept);
 }

@@ -68,11 +68,11 @@ std::string most_text(const Gpu& gpu, Part part, std::string (*text)(Bytes)) {
     sum += one;
   }
   const Bytes most = part(*holder);
-  const std::string whose = holder_text(*holder);
+  const std::string owner = holder_text(*holder);
   if (most <= sum / 2)
     return "; " + std::to_string(holders) + " jobs have it, the largest part " + text(most) + ": " +
-           whose + idle_mark(*holder);
-  return "; " + whose + " has " + (holders == 1 ? "all" : "most") + " of it: " + text(most) +
+           owner + idle_mark(*holder);
+  return "; " + owner + " has " + (holders == 1 ? "all" : "most") + " of it: " + text(most) +
          idle_mark(*holder);
 }
 
@@ -223,7 +223,7 @@ std::string drain_text(const State& state, const std::vector<std::uint32_t>& can
               (more[why] == 1 ? " more GPU is " : " more GPUs are ") + kOthers[why];
   const bool whole = ask.tenant_class == TenantClass::kExclusive;
   if (whole && shared && state.policy.exclusive_room != ExclusiveRoom::kWait)
-    text += "; jobs whose memory can be moved make room for it";
+    text += "; jobs with movable memory make room for it";
   if (whole || ask.gpu_count > 1)
     text += "; this job asks for " + std::to_string(ask.gpu_count) +
             (whole ? " whole GPU" : " GPU") + (ask.gpu_count == 1 ? "" : "s");

@@ -239,8 +239,8 @@ bool done(const PendingCommand& command, const Tenant& tenant) {
     return tenant.residence == Residence::kOut && tenant.suspended;
   if (command.verb == CommandVerb::kMove && tenant.suspended)
     return tenant.residence == Residence::kOut;
-  // Of a broker before this one, and with no process whose memory could come back: a process that
-  // it has not heard of yet brings it along.
+  // A broker before this one suspended it, and no process of it has memory that could come back. A
+  // process that registers later brings its memory along.
   if (command.verb == CommandVerb::kResume && tenant.restored && tenant.processes.empty() &&
       tenant.residence == Residence::kOut)
     return !tenant.vacated;

@@ -195,7 +195,7 @@ struct TenantRestored {
   bool swapped = false;
   bool frozen = false;
   std::vector<GpuUuid> frozen_on;             // empty = on `gpus`
-  std::optional<std::uint32_t> suspended_by;  // whose command that was; nothing = its own user's
+  std::optional<std::uint32_t> suspended_by;  // the user of that command; nothing = its own user
 };
 /// Numbers below `next` were given to tenants by a broker before this one.
 struct TenantsNumbered {

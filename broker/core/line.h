@@ -17,11 +17,11 @@ void line_leave(State& state, Share& share);
 /// The account or the limits of a share changed: whether it may run, and where it stands. Nothing
 /// to do for one that does not wait.
 void line_update(State& state, Share& share, Nanos now);
-/// The virtual time of the GPU follows the slowest of those that compete now. One whose turn is
-/// over is not in line before its next message, and counts for the idle grace. In that moment the
-/// clock would jump to a share that is far ahead, and take from the one that comes back what it was
-/// owed. One that gave its lease back does not count, nor do waiting gangs: other GPUs may be what
-/// keeps them.
+/// The virtual time of the GPU follows the slowest share that competes now. After its turn a share
+/// is not in line before its next message; it counts for the idle grace all the same. Without that
+/// the clock jumped to a share far ahead, and took from the one that came back what it was owed. A
+/// share that gave its lease back does not count. Waiting gangs do not either: other GPUs may keep
+/// them.
 void line_clock_advance(const State& state, Gpu& gpu, Nanos now);
 /// Caps that have ended by now.
 void line_release(State& state, Gpu& gpu, Nanos now);

@@ -210,7 +210,7 @@ void debt_leave(State& state, Share& share, Nanos now) {
 }
 
 void debts_reordered(State& state) {
-  for (auto& [whose, debt] : state.debts) {
+  for (auto& [key, debt] : state.debts) {
     debt.vtime = 0;
     if (!debt.budget) debt.overrun = {};
   }

@@ -28,7 +28,7 @@ std::uint32_t share_undrained(const Share& share);
 
 /// The share leaves its GPU: what it owes there stays with its user.
 void debt_leave(State& state, Share& share, Nanos now);
-/// Another order is chosen, under which nobody owes anything but budgets.
+/// Another order is chosen. Under it, users owe budgets and nothing else.
 void debts_reordered(State& state);
 /// The share comes to its GPU: it owes at least what its user's have left there.
 void debt_take(State& state, Share& share, Nanos now);

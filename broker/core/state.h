@@ -63,7 +63,7 @@ struct Share {
   Nanos episode_late_ns = 0;       // as measured
   Nanos episode_delayed_ns = 0;    // while others waited for its drain,
   Nanos episode_silent_ns = 0;     // and what of that no meter accounts for
-  Nanos before_ns = 0;  // charged for the lease before, whose meter has not told since it drained
+  Nanos before_ns = 0;  // charged for the lease before; the meter has not told since that drained
   Nanos answer_grace_ns = 0;  // usage.cpp: silence for which it is not charged,
   Nanos answer_grace_at = 0;  // as of this time
   Nanos held_ns = 0;          // time open
@@ -189,7 +189,7 @@ struct Tenant {
 
   // Where its memory is (stay.cpp), and why it is to be out.
   Residence residence = Residence::kIn;
-  bool victim = false;             // makes room for somebody; comes back when it wants
+  bool victim = false;             // makes room for another; comes back when it wants
   bool suspended = false;          // by command, until it is resumed,
   std::uint32_t suspended_by = 0;  // of this user; its own where it was not suspended
   bool rests = false;              // it was idle; out until it wants its GPUs

@@ -54,7 +54,7 @@ struct Stay {
   bool frozen = false;     // it is in the driver's checkpoint
   std::vector<protocol::GpuUuid>
       frozen_on;          // taken there on these GPUs; empty = on its present ones
-  bool by_other = false;  // suspended by root, or whom the broker belongs to, and not by its user
+  bool by_other = false;  // suspended by root or the broker's user, and not by its own
   friend bool operator==(const Stay&, const Stay&) = default;
 };
 

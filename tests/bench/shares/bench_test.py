@@ -120,7 +120,7 @@ class Dilation(unittest.TestCase):
                 self.assertEqual(processes.dilation_of("auto"), dilation)
 
 
-class Simulator(unittest.TestCase):
+class SharesAndSimulator(unittest.TestCase):
     """Processes and the simulator agree. Of what is used, because a busy host leaves the GPU idle; stretched, because it also
     wakes programs late."""
 
@@ -136,7 +136,9 @@ class Simulator(unittest.TestCase):
             self.assertAlmostEqual(mean, percent / 100, delta=0.02)
 
 
-    def test_ratios_of_latencies_are_within_a_tenth(self):
+
+class LatenciesAndSimulator(unittest.TestCase):
+    def test_ratios_are_within_a_tenth(self):
         with tempfile.TemporaryDirectory() as place:
             done = bench("priority_bench.py", "--json", f"{place}/all.json", "--dilation", "8", "--seconds", "3", "--repeats", "1")
             self.assertEqual(done.returncode, 0, done.stderr)

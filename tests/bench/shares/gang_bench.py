@@ -2,14 +2,15 @@
 """What a gang and the jobs beside it get in every two seconds: a job with a rank on each GPU, whose steps end in a collective
 that spins for all ranks, and a job on each GPU that always wants. Processes on software GPUs, through a real broker.
 
-    gang_bench.py --build build/dev --dilation 10                          kernels of the others of 1, 10 and 30 ms
-    gang_bench.py --build build/dev --dilation 10 --kernel 50000 --gpus 4
+    gang_bench.py --build build/dev                                  kernels of the others of 1, 10 and 30 ms
+    gang_bench.py --build build/dev --kernel 50000 --gpus 4
 
 A step is five kernels of 2 ms, then `--host` on the host, the collective, and `--host` again. All jobs are guaranteed
 `--percent`. `mean` is the part of its GPUs' time in which a job's kernels ran, by the devices' own account, `worst` that of
 the worst two seconds of all that begin at a tenth of a second; medians of the repeats, the least and the most of them in brackets.
 `busy` is all jobs together. `sim` is what the simulator says of the same jobs. Times are the model's; --dilation makes them longer,
-so that the host's matter less.
+so that the host's matter less. It does not stretch what the broker has of gangs besides its settings, such as the two seconds:
+with it, keep kernels below 50 ms of the host's time.
 """
 import argparse
 import statistics

@@ -24,20 +24,20 @@ TEST(WaitText, NamesTheSumThatBindsAndItsHolder) {
   h.admit(movable);
   movable.request += 100;
   h.step(movable);
-  const std::string whose = "; 2 jobs have it, the largest part 3 GiB: job " +
+  const std::string owner = "; 2 jobs have it, the largest part 3 GiB: job " +
                             std::to_string(holder) + " (notebook) of user " +
                             std::to_string(movable.uid) + "{idle " + std::to_string(holder) + "}";
   EXPECT_EQ(h.waits_for(),
             "the quotas on GPU 0 add up to 6 GiB of 8 GiB (oversell 2 of 4 GiB), and this job asks "
             "for 3 GiB" +
-                whose);
+                owner);
   TenantAsked fixed = h.ask(TenantClass::kBatch, 2 * kGiB);
   fixed.no_wait = true;
   h.step(fixed);
   EXPECT_THAT(h.one<TenantRefused>().text,
               HasSubstr("of 4 GiB on GPU 0, 64 MiB is promised, 2.97 GiB is kept for memory that "
                         "comes back from the host, and this job asks for 2 GiB" +
-                        whose));
+                        owner));
 }
 
 TEST(WaitText, AGangHearsOfTheGpuThatLacksRoom) {
@@ -179,7 +179,7 @@ TEST(WaitText, WhoMakesRoomForWholeGpusIsSaid) {
   whole.no_wait = true;
   h.step(whole);
   EXPECT_THAT(h.one<TenantRefused>().text,
-              HasSubstr("; jobs whose memory can be moved make room for it; this job asks for 1 "
+              HasSubstr("; jobs with movable memory make room for it; this job asks for 1 "
                         "whole GPU; allow waiting"));
 }
 

@@ -378,8 +378,8 @@ TEST(GangPromise, RanksThatDifferTakeNothingFromTheNeighbours) {
   }
 }
 
-/// A single that drains because a gang's turn has come keeps its place, though for a moment nobody
-/// is in line but a neighbour that is far ahead: it had 28 % of the promised 60, and the gang of
+/// A single that drains because a gang's turn has come keeps its place, though for a moment
+/// only a neighbour is in line that is far ahead: it had 28 % of the promised 60, and the gang of
 /// 30 % had 65.
 TEST(GangPromise, ASinglesPlaceIsKeptWhileItDrainsForAGang) {
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
@@ -410,8 +410,9 @@ TEST(GangPromise, ASinglesPlaceIsKeptWhileItDrainsForAGang) {
   }
 }
 
-/// Two gangs whose turns inference interrupts again and again do not close each other at once when
-/// both have their turns in hand: they had 10 % of the promised 27, with the GPUs a third busy.
+/// Inference interrupts the turns of two gangs again and again. They do not close each other at
+/// once when both have their turns in hand: they had 10 % of the promised 27, with the GPUs a third
+/// busy.
 TEST(GangPromise, GangsDoNotCutEachOtherOffAtOnce) {
   Experiment setup;
   setup.duration_ns = 12 * kSecond;
