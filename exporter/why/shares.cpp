@@ -5,12 +5,12 @@
 namespace sluice::exporter {
 
 void ShareWatch::look(const Snapshot& snapshot) {
-  for (auto& [id, who] : who_) who.takes_part = false;
+  for (auto& [id, job] : jobs_) job.takes_part = false;
   for (const auto& row : snapshot.tenants) {
     if (row.tenant == 0) continue;
-    who_[row.tenant] = {field_text(row.name, sizeof row.name),
-                        field_text(row.user, sizeof row.user),
-                        row.state != protocol::TenantState::kSuspended, row.sm_mode};
+    jobs_[row.tenant] = {field_text(row.name, sizeof row.name),
+                         field_text(row.user, sizeof row.user),
+                         row.state != protocol::TenantState::kSuspended, row.sm_mode};
   }
   for (const auto& gpu : snapshot.gpus) guaranteed_[uuid_text(gpu.uuid)] = gpu.sm_guaranteed;
   for (const auto& row : snapshot.tenant_gpus) {
@@ -30,15 +30,15 @@ WhyShares ShareWatch::shares(protocol::TenantId tenant, const std::string& gpu) 
   if (own == parts_.end()) return out;
   out.kind = own->second.last.sm_kind;
   out.percent = own->second.last.sm_percent;
-  if (const auto who = who_.find(tenant); who != who_.end()) out.mode = who->second.mode;
+  if (const auto job = jobs_.find(tenant); job != jobs_.end()) out.mode = job->second.mode;
   if (const auto sum = guaranteed_.find(gpu); sum != guaranteed_.end())
     out.guaranteed = sum->second;
   out.watched_ns = own->second.until_ns - own->second.since_ns;
   for (const auto& [key, part] : parts_) {
     if (key.first != gpu) continue;
-    const auto who = who_.find(key.second);
-    if (who == who_.end()) continue;
-    if (who->second.takes_part && part.last.sm_kind == protocol::SmKind::kWeight)
+    const auto job = jobs_.find(key.second);
+    if (job == jobs_.end()) continue;
+    if (job->second.takes_part && part.last.sm_kind == protocol::SmKind::kWeight)
       out.weights += part.last.sm_percent;
     const std::uint64_t before_ns = part.first.lease_held_ns;
     const std::uint64_t held_ns =
@@ -46,7 +46,7 @@ WhyShares ShareWatch::shares(protocol::TenantId tenant, const std::string& gpu) 
     if (key.second == tenant)
       out.own_ns = held_ns;
     else if (held_ns != 0)
-      out.others.push_back({who->second.name, key.second, who->second.user, held_ns});
+      out.others.push_back({job->second.name, key.second, job->second.user, held_ns});
   }
   std::ranges::stable_sort(out.others, [](const auto& a, const auto& b) { return a.ns > b.ns; });
   return out;

@@ -1,5 +1,5 @@
-// Whose the GPU was while `sluice why` watched, and what each job there may have of it, by the
-// broker's books.
+// Which jobs had a GPU while `sluice why` watched, and what each may have of it, by the broker's
+// books.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@ namespace sluice::exporter {
 
 class ShareWatch {
  public:
-  /// Each snapshot, with all jobs in it.
+  /// Adds a snapshot, which has all jobs in it.
   void look(const Snapshot& snapshot);
-  /// Of one job on one GPU; a percentage of 0 where it has not been seen there.
+  /// Returns what one job may have of one GPU; `percent` is 0 if it was not seen there.
   WhyShares shares(protocol::TenantId tenant, const std::string& gpu) const;
 
  private:
-  struct Who {
+  struct Job {
     std::string name, user;
     bool takes_part = false;  // in the last snapshot, and not suspended
     protocol::SmMode mode{};
@@ -28,7 +28,7 @@ class ShareWatch {
     protocol::SnapshotTenantGpu first{}, last{};
     std::uint64_t since_ns = 0, until_ns = 0;
   };
-  std::map<protocol::TenantId, Who> who_;
+  std::map<protocol::TenantId, Job> jobs_;
   std::map<std::pair<std::string, protocol::TenantId>, Part> parts_;
   std::map<std::string, std::uint32_t> guaranteed_;
 };
