@@ -18,6 +18,19 @@
 namespace sluice::core {
 namespace {
 
+/// Half of two seconds in virtual time, which is GPU time over per cent.
+constexpr double kMissedHalf = 1e9 / 100;
+
+/// Has a guaranteed tenant had so much less for its percentage?
+bool leaves_others_behind(const Gpu& gpu, const Share& inference) {
+  const Share* first = gpu.ready[kGuaranteedLane].first();
+  double least = first == nullptr ? inference.vtime : first->vtime;
+  for (const Share* share : gpu.on)
+    if (share->tenant == gpu.holder && lane_of(*share) == kGuaranteedLane)
+      least = std::min(least, share->vtime);
+  return inference.vtime - least > kMissedHalf;
+}
+
 class LatencyBand final : public SharePolicy {
  public:
   const char* name() const override { return "band"; }
@@ -60,7 +73,7 @@ const SharePolicy& latency_band() {
 }
 
 bool band_serves(const Gpu& gpu, const Share& share) {
-  return share.tenant->inference() && gpu.band_credit_ns > 0;
+  return share.tenant->inference() && gpu.band_credit_ns > 0 && !leaves_others_behind(gpu, share);
 }
 
 double band_guarantee(const Gpu& gpu) {

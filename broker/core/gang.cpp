@@ -257,9 +257,10 @@ void gang_changes(State& state, Tenant& gang, Nanos now) {
   gang_settle(state, gang, now);
 }
 
-void gang_charged(State& state, Tenant& gang, double ns) {
+void gang_charged(State& state, Share& share, double ns) {
+  Tenant& gang = *share.tenant;
   if (!gang.gang()) return;
-  turn_charged(gang, ns);
+  turn_charged(share, ns);
   if (gang.waiting) urgent_expect(state, gang);
 }
 

@@ -10,23 +10,6 @@
 namespace sluice::core {
 namespace {
 
-std::size_t lane_of(const Share& share) { return share.tenant->inference() ? 0 : 1; }
-
-/// Into the heap where it belongs. Gangs that may run are in none: they collect turns (gang.cpp).
-void heap_enter(State& state, Gpu& gpu, Share& share, Nanos now) {
-  if (share.capped)
-    gpu.capped.insert(share, policies_may_run_at(state.policy, gpu, share, now));
-  else if (!share.tenant->gang())
-    gpu.ready[lane_of(share)].insert(share, policies_key(state.policy, gpu, share));
-}
-
-void heap_leave(Gpu& gpu, Share& share) {
-  if (share.capped)
-    gpu.capped.remove(share);
-  else if (!share.tenant->gang())
-    gpu.ready[lane_of(share)].remove(share);
-}
-
 /// Asks the policies whether it may run, and brings it forward when a cap has just ended.
 void cap_look(State& state, const Gpu& gpu, Share& share, Nanos now) {
   const bool was_capped = share.capped;
@@ -36,9 +19,22 @@ void cap_look(State& state, const Gpu& gpu, Share& share, Nanos now) {
   if (share.tenant->gang()) gang_released(state, *share.tenant, now);
 }
 
+/// The first of those that are not inference.
+const ShareHeap<double, heap_place>& others_first(const Gpu& gpu) {
+  const auto& guaranteed = gpu.ready[kGuaranteedLane];
+  const auto& weights = gpu.ready[kWeightLane];
+  return guaranteed.before(weights) ? guaranteed : weights;
+}
+
 }  // namespace
 
 HeapPlace& heap_place(Share& share) { return share.heap; }
+
+std::size_t lane_of(const Share& share) {
+  const Tenant& tenant = *share.tenant;
+  if (tenant.inference()) return kInferenceLane;
+  return tenant.guaranteed() && !tenant.gang() ? kGuaranteedLane : kWeightLane;
+}
 
 void line_enter(State& state, Share& share, Nanos now) {
   Gpu& gpu = *state.gpus[share.gpu];
@@ -49,8 +45,7 @@ void line_enter(State& state, Share& share, Nanos now) {
   cap_look(state, gpu, share, now);
   gpu.waiting.push_back(&share);
   if (share.tenant->gang()) gpu.waiting_gangs.push_back(&share);
-  line_count(gpu, share);
-  heap_enter(state, gpu, share, now);
+  line_in(state, share, now);
 }
 
 void line_clock_advance(const State& state, Gpu& gpu, Nanos now) {
@@ -74,8 +69,7 @@ void line_clock_advance(const State& state, Gpu& gpu, Nanos now) {
 
 void line_leave(State& state, Share& share) {
   Gpu& gpu = *state.gpus[share.gpu];
-  heap_leave(gpu, share);
-  line_uncount(gpu, share);
+  line_out(state, share);
   share.left_at = state.now;
   std::erase(gpu.waiting, &share);
   if (share.tenant->gang()) std::erase(gpu.waiting_gangs, &share);
@@ -83,12 +77,9 @@ void line_leave(State& state, Share& share) {
 
 void line_update(State& state, Share& share, Nanos now) {
   if (!share.tenant->waiting) return;
-  Gpu& gpu = *state.gpus[share.gpu];
-  line_uncount(gpu, share);
-  heap_leave(gpu, share);
-  cap_look(state, gpu, share, now);
-  heap_enter(state, gpu, share, now);
-  line_count(gpu, share);
+  line_out(state, share);
+  cap_look(state, *state.gpus[share.gpu], share, now);
+  line_in(state, share, now);
 }
 
 void line_release(State& state, Gpu& gpu, Nanos now) {
@@ -100,8 +91,11 @@ Nanos line_release_at(const Gpu& gpu) {
   return gpu.capped.empty() ? kNever : gpu.capped.first_key();
 }
 
-void line_uncount(Gpu& gpu, const Share& share) {
-  if (share.capped || share.tenant->inference()) return;
+void line_out(State& state, Share& share) {
+  Gpu& gpu = *state.gpus[share.gpu];
+  if (share.capped) return gpu.capped.remove(share);
+  if (!share.tenant->gang()) gpu.ready[lane_of(share)].remove(share);
+  if (share.tenant->inference()) return;
   if (share.tenant->sm_mode == SmMode::kEqual)
     gpu.waiting_equal--;
   else
@@ -109,8 +103,14 @@ void line_uncount(Gpu& gpu, const Share& share) {
   if (share.tenant->guaranteed()) gpu.waiting_guaranteed -= share.tenant->sm_percent;
 }
 
-void line_count(Gpu& gpu, const Share& share) {
-  if (share.capped || share.tenant->inference()) return;
+void line_in(State& state, Share& share, Nanos now) {
+  Gpu& gpu = *state.gpus[share.gpu];
+  if (share.capped)
+    return gpu.capped.insert(share, policies_may_run_at(state.policy, gpu, share, now));
+  // Gangs collect turns instead (gang.cpp).
+  if (!share.tenant->gang())
+    gpu.ready[lane_of(share)].insert(share, policies_key(state.policy, gpu, share));
+  if (share.tenant->inference()) return;
   if (share.tenant->sm_mode == SmMode::kEqual)
     gpu.waiting_equal++;
   else
@@ -124,16 +124,11 @@ double line_weight_others(const Gpu& gpu) {
 }
 
 Share* line_first(const Gpu& gpu, bool band_too) {
-  Share* inference = gpu.ready[0].first();
-  Share* other = gpu.ready[1].first();
-  if (inference == nullptr) return other;
-  if (band_serves(gpu, *inference)) return band_too ? inference : other;
-  if (other == nullptr) return inference;
-  // The keys are what the order rule says of both: it need not be asked for each look.
-  const double a = gpu.ready[0].first_key();
-  const double b = gpu.ready[1].first_key();
-  if (a == b) return inference->heap.since < other->heap.since ? inference : other;
-  return a < b ? inference : other;
+  const auto& inference = gpu.ready[kInferenceLane];
+  const auto& others = others_first(gpu);
+  if (inference.empty()) return others.first();
+  if (band_serves(gpu, *inference.first())) return (band_too ? inference : others).first();
+  return (inference.before(others) ? inference : others).first();
 }
 
 void line_check(const State& state, std::uint32_t g) {
@@ -167,9 +162,14 @@ void line_check(const State& state, std::uint32_t g) {
     else
       plain += share->tenant->sm_percent;
   }
-  assert(gpu.waiting_gangs.size() == gangs && gpu.capped.size() == capped &&
-         gpu.ready[0].size() + gpu.ready[1].size() == singles && "nobody else is in line");
-  assert(gpu.capped.ordered() && gpu.ready[0].ordered() && gpu.ready[1].ordered());
+  std::size_t ready = 0;
+  for (const auto& lane : gpu.ready) {
+    assert(lane.ordered() && "a lane is in order");
+    ready += lane.size();
+  }
+  assert(gpu.waiting_gangs.size() == gangs && gpu.capped.size() == capped && ready == singles &&
+         "nobody else is in line");
+  assert(gpu.capped.ordered() && "the caps are in order");
   assert(plain == gpu.waiting_plain && equal == gpu.waiting_equal &&
          guaranteed == gpu.waiting_guaranteed && "the line's weights add up");
 }

@@ -11,6 +11,8 @@
 
 namespace sluice::core {
 
+/// The lane of Gpu::ready in which the share stands while it may run.
+std::size_t lane_of(const Share& share);
 /// The share begins to want its GPU; the policies see it wake.
 void line_enter(State& state, Share& share, Nanos now);
 void line_leave(State& state, Share& share);
@@ -28,9 +30,9 @@ void line_release(State& state, Gpu& gpu, Nanos now);
 /// When the next cap of the GPU ends.
 Nanos line_release_at(const Gpu& gpu);
 
-/// Before and after the weight of a waiting share changes.
-void line_uncount(Gpu& gpu, const Share& share);
-void line_count(Gpu& gpu, const Share& share);
+/// Before and after the percentage of a waiting share changes, or what it is.
+void line_out(State& state, Share& share);
+void line_in(State& state, Share& share, Nanos now);
 /// Sum of the weights of the waiting shares that may run and are not inference.
 double line_weight_others(const Gpu& gpu);
 

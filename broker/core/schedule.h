@@ -24,7 +24,7 @@ void gang_changes(State& state, Tenant& gang, Nanos now);
 /// Enters or removes a gang in the line of the gangs by whether it waits.
 void gang_waits(State& state, Tenant& gang);
 /// Of a gang's share so much was charged, or given back.
-void gang_charged(State& state, Tenant& gang, double ns);
+void gang_charged(State& state, Share& share, double ns);
 /// No debt keeps the waiting gang from its GPUs any more.
 void gang_released(State& state, Tenant& gang, Nanos now);
 /// Before and after weights of any GPU's shares change. What the gangs weigh is taken anew once a

@@ -41,16 +41,15 @@ class ShareHeap {
     entries_[at] = last;
     settle(at);
   }
-  void move(Share& share, Key key) {
-    const std::size_t at = place(share);
-    entries_[at].key = key;
-    settle(at);
-  }
   bool contains(Share& share) const {
     const std::size_t at = Place(share).at;
     return at < entries_.size() && entries_[at].share == &share;
   }
   Key key_of(Share& share) const { return entries_[place(share)].key; }
+  /// True if the first share of this heap goes before that of the other one, which may be empty.
+  bool before(const ShareHeap& other) const {
+    return !empty() && (other.empty() || before(entries_.front(), other.entries_.front()));
+  }
   /// No entry goes before the one above it.
   bool ordered() const {
     for (std::size_t i = 1; i < entries_.size(); ++i)

@@ -189,7 +189,7 @@ void tenant_rebook(State& state, Tenant& tenant, SmKind sm_kind, std::uint32_t s
   for (Share& share : tenant.shares) {
     if (!share.booked) continue;
     Gpu& gpu = *state.gpus[share.gpu];
-    if (tenant.waiting) line_uncount(gpu, share);
+    if (tenant.waiting) line_out(state, share);
     gpu.promised_min = gpu.promised_min - tenant.promised + promised;
     gpu.promised_max = gpu.promised_max - tenant.memory_max + memory_max;
     gpu.lowered |= most > memory_max;
@@ -207,7 +207,8 @@ void tenant_rebook(State& state, Tenant& tenant, SmKind sm_kind, std::uint32_t s
     if (share.booked) share_count(*state.gpus[share.gpu], tenant, true);
   gangs_reweigh(state);
   if (!tenant.waiting) return;
-  for (const Share& share : tenant.shares) line_count(*state.gpus[share.gpu], share);
+  for (Share& share : tenant.shares)
+    if (share.booked) line_in(state, share, now);
 }
 
 void tenant_unbook(State& state, Tenant& tenant, Nanos now) {

@@ -26,6 +26,13 @@ inline constexpr Nanos kNever = INT64_MAX;
 
 struct Tenant;
 
+/// What a gang misses of its guarantee on one GPU (turn.cpp).
+struct Missed {
+  double ns = 0;     // guaranteed time less what it was charged, ever,
+  double least = 0;  // the least of that since the latest part, and in each part of the last two
+  std::array<double, 16> least_then{};  // seconds in which it wanted to run
+};
+
 /// One tenant's part of one GPU: its lease word, its account, and what the policies remember about
 /// it.
 struct Share {
@@ -82,7 +89,8 @@ struct Share {
   Nanos place_at = kNever;  // turns.h: came into line then; kNever = comes anew
   Nanos turn_from_ns = 0;   // turns.h: lease_ns when its turn began
   bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU
-  HeapPlace heap;           // line.cpp: its place among those that wait
+  Missed missed;
+  HeapPlace heap;  // line.cpp: its place among those that wait
 
   // Memory (memory.cpp), as the claims said last, bounded; and the words as last told.
   Bytes held = 0;
@@ -228,23 +236,20 @@ struct Tenant {
   double owed_ns = 0;     // guaranteed time not received while it wanted to run,
   Nanos owed_at = 0;      // both as of this time
   double overran_ns = 0;  // drains that others waited for, and that it has not paid back yet
-  double missed_ns = 0;   // turn.cpp: guaranteed time less what it was charged, ever,
-  std::array<double, 16> missed_then{};  // least in each part of the last two seconds in which it
-  std::uint32_t missed_next = 0;         // wanted to run; the oldest of them,
-  double missed_least = 0;               // least since the latest,
-  Nanos wanted_ns = 0;                   // and how long it has wanted since then
-  Nanos change_from = 0;                 // its turn has come everywhere, since then; 0 = it has not
-  Nanos change_ns = 0;                   // how long after that its GPUs were free, as learned
-  Nanos urgent_at = kNever;              // while it waits: when it is to go before everything else,
-  Nanos urgent_from = 0;                 // not before this time
-  Nanos paused_at = 0;                   // it gave its GPUs back within its turn; 0 = it did not
-  Nanos pause_ns = 10'000'000;           // how long after that it wants them again, as learned
-  Nanos paused_ns = 0;                   // the pause after its last lease; 0 = there was none
-  double step_use = 1;                   // part of its time, pauses included, that it uses
-  Nanos turn_ns = 0;                     // length of its turn,
-  Nanos turn_left_ns = 0;                // and what is left of it if it was interrupted
-  Nanos wide_until = 0;                  // its windows are not narrow until then; 0 = they are
-  bool turn_ending = false;              // the turn ends with the step
+  std::uint32_t missed_next = 0;  // turn.cpp: the oldest part in Missed::least_then,
+  Nanos wanted_ns = 0;            // and for how long it has wanted to run since the latest
+  Nanos change_from = 0;          // its turn has come everywhere, since then; 0 = it has not
+  Nanos change_ns = 0;            // how long after that its GPUs were free, as learned
+  Nanos urgent_at = kNever;       // while it waits: when it is to go before everything else,
+  Nanos urgent_from = 0;          // not before this time
+  Nanos paused_at = 0;            // it gave its GPUs back within its turn; 0 = it did not
+  Nanos pause_ns = 10'000'000;    // how long after that it wants them again, as learned
+  Nanos paused_ns = 0;            // the pause after its last lease; 0 = there was none
+  double step_use = 1;            // part of its time, pauses included, that it uses
+  Nanos turn_ns = 0;              // length of its turn,
+  Nanos turn_left_ns = 0;         // and what is left of it if it was interrupted
+  Nanos wide_until = 0;           // its windows are not narrow until then; 0 = they are
+  bool turn_ending = false;       // the turn ends with the step
 
   bool exclusive() const { return tenant_class == TenantClass::kExclusive; }
   bool inference() const { return tenant_class == TenantClass::kInference; }
@@ -261,6 +266,11 @@ struct Belief {
 /// What else is admitted to a tenant's GPU.
 enum class Company : std::uint8_t { kNone, kOthers, kInference };
 
+/// Which singles stand in order together.
+inline constexpr std::size_t kInferenceLane = 0;
+inline constexpr std::size_t kGuaranteedLane = 1;  // and not inference
+inline constexpr std::size_t kWeightLane = 2;
+
 struct Gpu {
   GpuUuid uuid{};
   Bytes capacity = 0;
@@ -276,7 +286,7 @@ struct Gpu {
       unbooked;  // here without a promise: put aside for whole-GPU use, vacated, or handed back
   std::vector<Share*> waiting;        // want the GPU and do not hold it; kept in order by line.cpp:
   std::vector<Share*> waiting_gangs;  // those of them that are gangs'
-  std::array<ShareHeap<double, heap_place>, 2> ready;  // singles that may run: inference, others
+  std::array<ShareHeap<double, heap_place>, 3> ready;  // singles that may run, by lane
   ShareHeap<Nanos, heap_place> capped;                 // whom a cap holds back, by its end
   std::uint64_t waiting_plain = 0;  // weights of those that may run and are not inference, but for
   std::uint32_t waiting_equal = 0;  // so many in equal mode,

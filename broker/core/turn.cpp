@@ -58,7 +58,8 @@ constexpr double kAmplitudeNs = 80e6;
 /// a gang on 4 GPUs beside kernels of 50 ms with 93.3 % of its promise in the worst two seconds.
 constexpr double kMissedNs = 74e6;
 constexpr double kLostChanges = 1.25;
-/// Two seconds are in Tenant::missed_then.
+/// So many parts, of this length, are two seconds.
+constexpr std::uint32_t kMarks = std::tuple_size_v<decltype(Missed::least_then)>;
 constexpr Nanos kMarkNs = 125'000'000;
 /// By so much of the difference a shorter time lowers the longest one of late.
 constexpr Nanos kForgottenOf = 8;
@@ -88,12 +89,19 @@ double turn_least(const State& state, const Tenant& gang) {
   return std::max(std::min(changes, kAmplitudeNs * gang.guarantee / rest(gang)), quantum);
 }
 
-/// Guaranteed time that it did not get in two seconds in which it wanted to run, which end now or
-/// within a mark.
+/// Guaranteed time that it did not get on this GPU in two seconds in which it wanted to run, which
+/// end now or within a mark.
+double missed_lately(const Share& share) {
+  const auto& then = share.missed.least_then;
+  const std::size_t oldest = share.tenant->missed_next;
+  return share.missed.ns - std::min(then[oldest], then[(oldest + 1) % then.size()]);
+}
+
+/// On the GPU where that is most.
 double missed_lately(const Tenant& gang) {
-  const std::size_t oldest = gang.missed_next;
-  const std::size_t next = (oldest + 1) % gang.missed_then.size();
-  return gang.missed_ns - std::min(gang.missed_then[oldest], gang.missed_then[next]);
+  double most = missed_lately(gang.shares.front());
+  for (const Share& share : gang.shares) most = std::max(most, missed_lately(share));
+  return most;
 }
 
 double turn_most(const State& state, const Tenant& gang) {
@@ -113,9 +121,11 @@ double behind(const State& state, const Tenant& gang) {
 }
 
 void mark(Tenant& gang) {
-  gang.missed_then[gang.missed_next] = gang.missed_least;
-  gang.missed_least = gang.missed_ns;
-  gang.missed_next = static_cast<std::uint32_t>((gang.missed_next + 1) % gang.missed_then.size());
+  for (Share& share : gang.shares) {
+    share.missed.least_then[gang.missed_next] = share.missed.least;
+    share.missed.least = share.missed.ns;
+  }
+  gang.missed_next = (gang.missed_next + 1) % kMarks;
 }
 
 /// What it was charged as it passed, and may be given back when its meters tell.
@@ -178,11 +188,13 @@ bool turn_time_passed(const State& state, Tenant& gang, Nanos passed) {
   gang.overran_ns = std::clamp(gang.overran_ns - guaranteed, 0.0, kDebtMostNs);
   const double least = -burst - gang.overran_ns - unsettled(gang);
   gang.owed_ns = std::clamp(gang.owed_ns + guaranteed, least, kDebtMostNs);
-  gang.missed_ns += guaranteed;
-  gang.missed_least = std::min(gang.missed_least, gang.missed_ns);
+  for (Share& share : gang.shares) {
+    share.missed.ns += guaranteed;
+    share.missed.least = std::min(share.missed.least, share.missed.ns);
+  }
   gang.wanted_ns += passed;
   if (gang.wanted_ns < kMarkNs) return false;
-  for (std::size_t i = 0; i < gang.missed_then.size() && gang.wanted_ns >= kMarkNs; ++i) {
+  for (std::size_t i = 0; i < kMarks && gang.wanted_ns >= kMarkNs; ++i) {
     mark(gang);
     gang.wanted_ns -= kMarkNs;
   }
@@ -194,10 +206,9 @@ void turn_overran(Tenant& gang, Nanos ns) {
   gang.overran_ns += static_cast<double>(ns) / static_cast<double>(gang.shares.size());
 }
 
-void turn_charged(Tenant& gang, double ns) {
-  const double part = ns / static_cast<double>(gang.shares.size());
-  gang.owed_ns -= part;
-  gang.missed_ns -= part;
+void turn_charged(Share& share, double ns) {
+  share.tenant->owed_ns -= ns / static_cast<double>(share.tenant->shares.size());
+  share.missed.ns -= ns;
 }
 
 Nanos turn_step(const Tenant& gang) { return gang.turn_left_ns / kStepPart; }
@@ -280,14 +291,16 @@ void turn_resumed(State& state, Tenant& gang, Nanos now) {
 
 void turn_owed_nothing(Tenant& gang) {
   gang.owed_ns = std::min(gang.owed_ns, 0.0);
-  gang.missed_ns -= std::max(missed_lately(gang), 0.0);
-  gang.missed_least = std::min(gang.missed_least, gang.missed_ns);
+  for (Share& share : gang.shares) {
+    share.missed.ns -= std::max(missed_lately(share), 0.0);
+    share.missed.least = std::min(share.missed.least, share.missed.ns);
+  }
 }
 
 void turn_begins_ahead(Tenant& gang, double ns) {
   gang.overran_ns = std::max(gang.overran_ns, ns);
   gang.owed_ns = std::min(gang.owed_ns, -ns);
-  gang.missed_ns = gang.missed_least = gang.owed_ns;
+  for (Share& share : gang.shares) share.missed.ns = share.missed.least = gang.owed_ns;
 }
 
 }  // namespace sluice::core

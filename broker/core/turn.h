@@ -20,8 +20,8 @@ double turn_patience(const State& state, const Tenant& gang);
 
 /// It wanted to run or ran for so long. True = its patience is to be looked at again.
 bool turn_time_passed(const State& state, Tenant& gang, Nanos passed);
-/// One of its shares was charged, or given back.
-void turn_charged(Tenant& gang, double ns);
+/// A share of a gang was charged so much against its guarantee, or given back.
+void turn_charged(Share& share, double ns);
 /// Others have waited so long for one of its shares to drain.
 void turn_overran(Tenant& gang, Nanos ns);
 

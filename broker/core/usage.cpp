@@ -72,7 +72,7 @@ void gang_recharge(State& state, Share& share) {
   const auto least = static_cast<Nanos>(kGangUseLeast * static_cast<double>(kept));
   share.episode_unsettled_ns = 0;
   const Nanos more = recharge(share.episode_gang_ns, std::max(episode_busy(share), least));
-  if (more != 0) gang_charged(state, *share.tenant, static_cast<double>(more));
+  if (more != 0) gang_charged(state, share, static_cast<double>(more));
 }
 
 /// Of so much silence of a drain the share is not charged: a busy host wakes a process late, 0.1 ms
@@ -173,7 +173,7 @@ void share_account(State& state, Share& share, Nanos now) {
   share.episode_gang_ns += charge;
   share.episode_unsettled_ns += charge;
   policies_charge(state.policy, gpu, share, static_cast<double>(charge));
-  gang_charged(state, *share.tenant, static_cast<double>(charge));
+  gang_charged(state, share, static_cast<double>(charge));
 }
 
 void share_settle(State& state, Share& share, Nanos busy_ns, Nanos now) {

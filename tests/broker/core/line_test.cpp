@@ -32,7 +32,8 @@ TEST(ShareHeap, FirstIsTheLeastAndAmongEqualsTheEldest) {
       heap.remove(share);
       naive.erase(known);
     } else {
-      heap.move(share, key);
+      heap.remove(share);
+      heap.insert(share, key);
       known->first = key;
     }
     ASSERT_EQ(heap.size(), naive.size());
