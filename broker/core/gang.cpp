@@ -257,6 +257,13 @@ void gang_changes(State& state, Tenant& gang, Nanos now) {
   gang_settle(state, gang, now);
 }
 
+void gang_closed(State& state, Tenant& gang, Nanos now) {
+  turn_closed(state, gang, gang.turn_ending, now);
+  for (const Share& share : gang.shares)
+    for (Share* waiting : state.gpus[share.gpu]->waiting_gangs)
+      urgent_expect(state, *waiting->tenant);
+}
+
 void gang_charged(State& state, Share& share, double ns) {
   Tenant& gang = *share.tenant;
   if (!gang.gang()) return;

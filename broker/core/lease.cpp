@@ -259,7 +259,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
 
 void lease_close(State& state, Tenant& tenant, Nanos now, Actions& out) {
   assert(tenant.phase == Phase::kOpen);
-  if (tenant.gang()) turn_closed(tenant, tenant.turn_ending, now);
+  if (tenant.gang()) gang_closed(state, tenant, now);
   for (Process& process : tenant.processes) process.drains = 0;
   for (Share& share : tenant.shares) {
     share_account(state, share, now);

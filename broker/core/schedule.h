@@ -23,6 +23,8 @@ Share& share_on(Tenant& tenant, std::uint32_t gpu);
 void gang_changes(State& state, Tenant& gang, Nanos now);
 /// Enters or removes a gang in the line of the gangs by whether it waits.
 void gang_waits(State& state, Tenant& gang);
+/// The gang's lease is closed.
+void gang_closed(State& state, Tenant& gang, Nanos now);
 /// Of a gang's share so much was charged, or given back.
 void gang_charged(State& state, Share& share, double ns);
 /// No debt keeps the waiting gang from its GPUs any more.

@@ -240,8 +240,7 @@ struct Tenant {
   Nanos wanted_ns = 0;            // and for how long it has wanted to run since the latest
   Nanos change_from = 0;          // its turn has come everywhere, since then; 0 = it has not
   Nanos change_ns = 0;            // how long after that its GPUs were free, as learned
-  Nanos urgent_at = kNever;       // while it waits: when it is to go before everything else,
-  Nanos urgent_from = 0;          // not before this time
+  Nanos urgent_at = kNever;       // while it waits: when it is to go before everything else
   Nanos paused_at = 0;            // it gave its GPUs back within its turn; 0 = it did not
   Nanos pause_ns = 10'000'000;    // how long after that it wants them again, as learned
   Nanos paused_ns = 0;            // the pause after its last lease; 0 = there was none
@@ -295,6 +294,7 @@ struct Gpu {
   std::vector<Share*> on;                // the holder and runaways: what is on the device
   Tenant* holder = nullptr;              // open or closing
   Tenant* reserved = nullptr;  // a gang that has its turn everywhere: no other tenant is opened
+  Nanos urgent_from = 0;       // turn.cpp: no gang goes before everything until then
   bool claimed = false;        // gang.cpp, within one decision: an earlier gang waits for it
   bool draining = false;       // kept free for an exclusive request at the head of the queue
   bool step_aside = false;     // for a request with none before it there: shared tenants go out

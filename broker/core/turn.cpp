@@ -147,6 +147,16 @@ void step_use_learn(Tenant& gang) {
   gang.step_use += (use - gang.step_use) / static_cast<double>(kForgottenOf);
 }
 
+/// The part of the GPU's time that gangs have at most by being urgent. Singles have half of
+/// what is not promised to gangs: a gang that uses little of its leases is owed more and more, and
+/// of several one is always urgent.
+double gangs_most(const Gpu& gpu) {
+  double promised = 0;
+  for (const Share* share : gpu.shares)
+    if (share->tenant->gang() && share->tenant->guaranteed()) promised += share->tenant->sm_percent;
+  return (1 + promised / 100) / 2;
+}
+
 /// It wants its GPUs again.
 void pause_ends(State& state, Tenant& gang, Nanos now) {
   if (gang.paused_at == 0) return;
@@ -165,12 +175,16 @@ Nanos turn_length(const State& state, const Tenant& gang) {
 }
 
 Nanos turn_urgent_at(const State& state, const Tenant& gang, Nanos at) {
-  if (gang.turn_left_ns > 0) return std::max(at, gang.urgent_from);
   Nanos drain = 0;
-  for (const Share& share : gang.shares) drain = std::max(drain, state.gpus[share.gpu]->drain_ns);
+  Nanos from = 0;
+  for (const Share& share : gang.shares) {
+    drain = std::max(drain, state.gpus[share.gpu]->drain_ns);
+    from = std::max(from, state.gpus[share.gpu]->urgent_from);
+  }
+  if (gang.turn_left_ns > 0) return std::max(at, from);
   const Nanos left = gang.shares.front().left_at;
   const Nanos together = left + static_cast<Nanos>(kKernelDrains * static_cast<double>(drain));
-  return std::max(at < left + kApartDrains * drain ? together : at, gang.urgent_from);
+  return std::max(at < left + kApartDrains * drain ? together : at, from);
 }
 
 double turn_patience(const State& state, const Tenant& gang) {
@@ -271,14 +285,15 @@ void turn_ends(const State& state, Tenant& gang, Nanos now) {
   gang.turn_left_ns = std::max(gang.turn_left_ns, had + more);
 }
 
-void turn_closed(Tenant& gang, bool over, Nanos now) {
+void turn_closed(State& state, Tenant& gang, bool over, Nanos now) {
   const Nanos held = now - gang.opened_at;
   gang.wide_until = 0;
   gang.turn_left_ns = over ? 0 : std::max<Nanos>(gang.turn_left_ns - held, 0);
-  // Others have a quarter of what is not promised to it: a gang that uses little of its leases is
-  // owed more and more.
-  const double most = (3 + gang.guarantee) / 4;
-  gang.urgent_from = now + static_cast<Nanos>(static_cast<double>(held) * (1 - most) / most);
+  for (const Share& share : gang.shares) {
+    Gpu& gpu = *state.gpus[share.gpu];
+    const double most = gangs_most(gpu);
+    gpu.urgent_from = now + static_cast<Nanos>(static_cast<double>(held) * (1 - most) / most);
+  }
 }
 
 void turn_resumed(State& state, Tenant& gang, Nanos now) {

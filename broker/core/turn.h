@@ -53,7 +53,7 @@ void turn_open(const State& state, Tenant& gang, bool urgent, Nanos now);
 /// The last part of the turn begins: it ends with a step now, and is as long as the debt asks.
 void turn_ends(const State& state, Tenant& gang, Nanos now);
 /// The gang's lease is closed. Unless its turn is `over` the rest of it is kept.
-void turn_closed(Tenant& gang, bool over, Nanos now);
+void turn_closed(State& state, Tenant& gang, bool over, Nanos now);
 /// The gang asks again: a turn that it left for long is over.
 void turn_resumed(State& state, Tenant& gang, Nanos now);
 

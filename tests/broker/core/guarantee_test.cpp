@@ -292,6 +292,24 @@ TEST(Guarantee, OfAGangIsNotDilutedAndItsWeightIsScaledAsOthersAre) {
   EXPECT_NEAR(guarantee(weighs), 0.6 * 100 / 250, 0.001) << "of what is left, against the others";
 }
 
+/// Where it stands in line follows what its percentage is.
+TEST(Guarantee, CanBecomeAWeightWhileItsTenantWaits) {
+  Promised core;
+  const TenantId holder = core.admit(core.percent(50));
+  const TenantId a = core.admit(core.percent(40));
+  const TenantId b = core.admit(core.percent(10));
+  for (const TenantId tenant : {holder, a, b}) core.want(tenant);
+  core.step(LimitsChanged{a, 40, 64 * kMiB, 64 * kMiB, false, true});
+  EXPECT_EQ(core.one<LimitsSet>().sm_kind, SmKind::kWeight);
+  auto parts = core.parts({holder, a, b}, 10 * kSecond);
+  EXPECT_NEAR(parts[holder], 0.50, 0.02);
+  EXPECT_NEAR(parts[a], 0.40, 0.02);
+  core.step(LimitsChanged{a, 40, 64 * kMiB, 64 * kMiB});
+  parts = core.parts({holder, a, b}, 10 * kSecond);
+  EXPECT_NEAR(parts[a], 0.40, 0.02);
+  EXPECT_NEAR(parts[b], 0.10, 0.02);
+}
+
 TEST(Guarantee, ANewPercentageIsRaisedAsFarAsThePromisesOfOthersAllow) {
   Promised core;
   const TenantId a = core.admit(core.percent(30));

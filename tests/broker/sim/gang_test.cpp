@@ -332,6 +332,73 @@ TEST(BusyHost, ASleeperThatWakesLateKeepsItsShare) {
   }
 }
 
+JobSpec always_wants(std::uint32_t percent, std::vector<std::uint32_t> gpus) {
+  JobSpec job;
+  job.name = std::to_string(percent);
+  job.uid = 100 + percent;
+  job.sm_percent = percent;
+  job.gpu_count = job.processes = static_cast<std::uint32_t>(gpus.size());
+  job.pinned = std::move(gpus);
+  job.queue_depth = 4;
+  job.kernel_jitter = 0.3;
+  return job;
+}
+
+/// All is promised, and the pauses and changes of gangs take time from somebody. A tenant of 6 %
+/// beside inference of 40 % and a gang of 54 had nothing.
+TEST(AllPromised, NobodyIsLeftWithNothingBesideInferenceAndAGang) {
+  for (const Nanos kernel_ns : {kMs, 30 * kMs}) {
+    GangSetup gang;
+    gang.load = 0;
+    gang.debug_percent = 0;
+    Experiment setup = setup_gang(gang, 1);
+    setup.window_ns = kPartNs;
+    setup.duration_ns = 20 * kSecond;
+    setup.jobs.resize(1);
+    setup.jobs[0].sm_percent = 54;
+    for (std::uint32_t gpu = 0; gpu < 2; ++gpu) {
+      for (const std::uint32_t percent : {40U, 6U}) {
+        setup.jobs.push_back(always_wants(percent, {gpu}));
+        setup.jobs.back().uid += 1000 * gpu;
+        setup.jobs.back().kernel_ns = kernel_ns;
+        setup.jobs.back().busy_host = true;
+        if (percent == 40) setup.jobs.back().tenant_class = TenantClass::kInference;
+      }
+    }
+    const Result result = simulate(setup);
+    for (const std::size_t small : {2U, 4U}) {
+      EXPECT_GE(part(result.jobs[small], setup.duration_ns), 0.4 * 0.06) << kernel_ns;
+      EXPECT_GT(worst_window(result.jobs[small]), 0) << kernel_ns;
+    }
+    EXPECT_GE(part(result.jobs[0], setup.duration_ns), 0.9 * 0.54) << kernel_ns;
+    EXPECT_GE(part(result.jobs[1], setup.duration_ns), 0.7 * 0.40) << kernel_ns;
+  }
+}
+
+/// Of several gangs one is always urgent: beside four a single had 0.3 of its 4 %.
+TEST(AllPromised, NobodyIsLeftWithNothingBesideSeveralGangs) {
+  Experiment setup;
+  setup.gpus.resize(2);
+  setup.duration_ns = 12 * kSecond;
+  setup.policy = policy_usual();
+  for (core::ClassPolicy& c : setup.policy.classes) {
+    c.sm = core::SmRule::kAsked;
+    c.window_ns = 20 * kMs;
+  }
+  for (const auto& [percent, kernel_ns] : {std::pair{19U, 186'000L}, std::pair{18U, 1'099'000L},
+                                           std::pair{30U, 230'000L}, std::pair{28U, 4'709'000L}}) {
+    setup.jobs.push_back(always_wants(percent, {0, 1}));
+    setup.jobs.back().kernel_ns = kernel_ns;
+  }
+  setup.jobs.push_back(always_wants(5, {0}));
+  setup.jobs.back().kernel_ns = 1'500'000;
+  const Result result = simulate(setup);
+  EXPECT_GE(part(result.jobs[4], setup.duration_ns), 0.5 * 0.05);
+  for (std::size_t gang = 0; gang < 4; ++gang)
+    EXPECT_GE(part(result.jobs[gang], setup.duration_ns), 0.9 * setup.jobs[gang].sm_percent / 100.0)
+        << gang;
+}
+
 /// A gang that launches, synchronises, and launches again on each GPU by itself, beside a single on
 /// each with kernels of a millisecond that always wants.
 Experiment setup_ranks(std::vector<Nanos> kernels_ns, std::uint32_t percent) {

@@ -141,6 +141,27 @@ TEST(Share, InferenceWithLongGraphsLeavesBatchItsHalf) {
   }
 }
 
+/// Inference has one credit, and a tenant that is promised most of it uses little. Another one with
+/// 10 % had 87 % of the GPU, and debugging 1.4 of its 2.
+TEST(Share, InferenceThatUsesTheCreditOfAnotherLeavesEverybodyHisGuarantee) {
+  Experiment setup = setup_shares({83, 10, 3, 2}, 1);
+  for (core::ClassPolicy& c : setup.policy.classes) c.sm = core::SmRule::kAsked;
+  for (const std::size_t i : {0U, 1U, 2U}) setup.jobs[i].tenant_class = TenantClass::kInference;
+  JobSpec& rare = setup.jobs[0];
+  rare.behaviour = Behaviour::kRequests;
+  rare.kernel_ns = 113'000;
+  rare.kernels = rare.queue_depth = 1;
+  rare.rate_hz = 345;
+  setup.jobs[1].kernel_ns = 2 * kMs;
+  setup.jobs[2].kernel_ns = 5 * kMs;
+  setup.jobs[2].queue_depth = 2;
+  setup.jobs[3].kernel_ns = 6 * kMs;
+  const Result result = simulate(setup);
+  EXPECT_GE(share(result.jobs[1], setup), 0.10);
+  EXPECT_GE(share(result.jobs[2], setup), 0.03);
+  EXPECT_GE(share(result.jobs[3], setup), 0.02);
+}
+
 TEST(Share, SaturatedInferenceLeavesBatchItsFloor) {
   Experiment setup = setup_shares({60, 40}, 5);
   setup.jobs[0].tenant_class = TenantClass::kInference;
