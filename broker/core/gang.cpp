@@ -2,8 +2,9 @@
 //
 // A waiting gang collects its turns: on each GPU, its turn has come when at the end of a slice (or
 // while the GPU is free) the policies put it before everybody there; the turn is kept until it
-// runs. With all turns in hand its GPUs are reserved, their holders closed, and it is opened when
-// the last has drained. Meanwhile, singles run on its GPUs.
+// runs. With all turns in hand its GPUs are cleared: reserved, and their holders closed, those
+// first that take longest to drain. It is opened when the last has drained. Meanwhile, singles run
+// on its GPUs.
 //
 // No deadlock: a gang never holds a GPU while it waits for another, and between gangs there is one
 // order (gang_vtime, lease time over weight; a later gang never reserves a GPU that an earlier
@@ -151,18 +152,40 @@ void gang_settle(State& state, Tenant& gang, Nanos now) {
   if (holds(gang)) gang.gang_vtime += static_cast<double>(passed) / gang.weight;
 }
 
+/// When the last of the gang's GPUs will have drained, as far as the longest drains of late say.
+Nanos last_drained_at(const State& state, const Tenant& gang, Nanos now) {
+  Nanos last = now;
+  for (const Share& share : gang.shares) {
+    const Gpu& gpu = *state.gpus[share.gpu];
+    if (gpu.holder == nullptr || gpu.holder->gang()) continue;
+    const bool open = gpu.holder->phase == Phase::kOpen;
+    last = std::max(last, (open ? now : gpu.holder->closed_at) + gpu.drain_ns);
+  }
+  return last;
+}
+
 /// Its turn has come everywhere: closes who is in the way, or opens it. True = something changed.
+/// Whose drains are short goes on until the others have nearly drained. Closed at once, it would
+/// stand idle for the longest drain of the gang's GPUs in each of its turns.
 bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
+  constexpr Nanos kFitDrains = 2;  // of its own drains have to fit before
+  const Nanos last = last_drained_at(state, gang, now);
   bool free = true;
   bool changed = false;
   for (Share& share : gang.shares) {
     Gpu& gpu = *state.gpus[share.gpu];
+    free = free && gpu.holder == nullptr;
+    const Nanos until = last - kFitDrains * gpu.drain_ns;
+    if (!share.cleared && now < until && (gpu.holder == nullptr || !gpu.holder->gang())) {
+      state.gangs_at = std::min(state.gangs_at, until);
+      continue;
+    }
+    share.cleared = true;
     gpu.reserved = &gang;
     if (gpu.holder != nullptr && gpu.holder->phase == Phase::kOpen) {
       lease_close(state, *gpu.holder, now, out);
       changed = true;
     }
-    free = free && gpu.holder == nullptr;
   }
   if (!free) return changed;
   for (Share& share : gang.shares) state.gpus[share.gpu]->reserved = nullptr;
@@ -241,6 +264,8 @@ bool line_serve(State& state, bool urgent, std::size_t* left, Nanos now, Actions
       state.gangs_at = std::min(state.gangs_at, until);
     }
     turn_comes(*gang, ready, now);
+    if (!ready)
+      for (Share& share : gang->shares) share.cleared = false;
     if (ready && gang_serve(state, *gang, now, out)) return true;
     if (!ready) gang_keep(state, *gang, now);
   }

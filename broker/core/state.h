@@ -88,7 +88,8 @@ struct Share {
   Nanos left_at = 0;        // when it last stopped using the GPU or waiting for it
   Nanos place_at = kNever;  // turns.h: came into line then; kNever = comes anew
   Nanos turn_from_ns = 0;   // turns.h: lease_ns when its turn began
-  bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU
+  bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU,
+  bool cleared = false;     // gang.cpp: and on its others, and nobody else is opened here
   Missed missed;
   HeapPlace heap;  // line.cpp: its place among those that wait
 
@@ -245,7 +246,8 @@ struct Tenant {
   Nanos pause_ns = 10'000'000;    // how long after that it wants them again, as learned
   Nanos paused_ns = 0;            // the pause after its last lease; 0 = there was none
   double step_use = 1;            // part of its time, pauses included, that it uses
-  Nanos turn_ns = 0;              // length of its turn,
+  Nanos gap_ns = 0;               // how long it waited for its turn,
+  Nanos turn_ns = 0;              // length of that,
   Nanos turn_left_ns = 0;         // and what is left of it if it was interrupted
   Nanos wide_until = 0;           // its windows are not narrow until then; 0 = they are
   bool turn_ending = false;       // the turn ends with the step

@@ -107,7 +107,13 @@ double missed_lately(const Tenant& gang) {
 double turn_most(const State& state, const Tenant& gang) {
   const bool band = std::ranges::any_of(
       gang.shares, [&](const Share& s) { return state.gpus[s.gpu]->inference_count > 0; });
-  return band ? static_cast<double>(state.policy.inference_burst_ns) : kTurnMostNs;
+  if (band) return static_cast<double>(state.policy.inference_burst_ns);
+  // After a kernel of another that was longer than that, its part of the time is longer, too.
+  const auto gap = static_cast<double>(gang.gap_ns);
+  if (gap <= kTurnMostNs) return kTurnMostNs;
+  const double needs =
+      gap * gang.guarantee / std::max(gang.step_use - gang.guarantee, rest(gang) / 2);
+  return std::max(kTurnMostNs, needs);
 }
 
 void mean_learn(Nanos& mean, Nanos took) { mean += (took - mean) / kForgottenOf; }
@@ -268,6 +274,7 @@ void turn_comes(Tenant& gang, bool come, Nanos now) {
 
 void turn_open(const State& state, Tenant& gang, bool urgent, Nanos now) {
   step_use_learn(gang);
+  gang.gap_ns = std::min(now - gang.waiting_since, state.policy.drain_timeout_ns);
   if (urgent || gang.turn_left_ns <= 0) gang.turn_ns = turn_length(state, gang);
   if (urgent || gang.turn_left_ns <= 0) gang.turn_left_ns = gang.turn_ns;
   const Nanos took = std::min(now - gang.change_from, state.policy.inference_burst_ns);
