@@ -38,6 +38,7 @@ void gpu_added(State& state, const GpuAdded& event, Nanos now) {
     return;
   }
   auto gpu = std::make_unique<Gpu>();
+  gpu->policy = &state.policy;
   gpu->uuid = event.uuid;
   gpu->capacity = event.capacity;
   gpu->size = event.size == 0 ? event.capacity : event.size;

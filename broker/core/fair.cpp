@@ -87,9 +87,8 @@ class WeightedFair final : public SharePolicy {
   }
 
   void share_woke(const Policy& policy, const Gpu& gpu, Share& share, Nanos) const override {
-    const double lead =
-        static_cast<double>(kAheadQuanta * policy.quantum_ns) / share_weight(gpu, share);
-    share.vtime = std::clamp(share.vtime, fair_begins(policy, gpu, share), gpu.vclock + lead);
+    share.vtime = std::clamp(share.vtime, fair_begins(policy, gpu, share),
+                             gpu.vclock + fair_lead(policy, share_weight(gpu, share)));
   }
 
   void share_charged(const Policy&, Gpu& gpu, Share& share, double ns) const override {
@@ -148,6 +147,10 @@ const SharePolicy& weighted_fair() {
 double fair_begins(const Policy& policy, const Gpu& gpu, const Share& share) {
   const auto credit = static_cast<double>(kCreditQuanta * policy.quantum_ns);
   return gpu.vclock - credit / share_weight(gpu, share);
+}
+
+double fair_lead(const Policy& policy, double weight) {
+  return static_cast<double>(kAheadQuanta * policy.quantum_ns) / weight;
 }
 
 void fair_clock_advance(Gpu& gpu, double slowest_vtime) {

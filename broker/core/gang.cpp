@@ -127,6 +127,12 @@ void urgent_expect(const State& state, Tenant& gang) {
     gang.urgent_at = turn_urgent_at(state, gang, gang.owed_at + static_cast<Nanos>(after));
 }
 
+/// Is it clearing its GPUs? One that closes another gang stays urgent.
+bool reserves(const State& state, const Tenant& gang) {
+  return std::ranges::any_of(gang.shares,
+                             [&](const Share& s) { return state.gpus[s.gpu]->reserved == &gang; });
+}
+
 /// What changes of weights have left to do.
 void gangs_weigh(State& state) {
   if (!state.gangs_stale) return;
@@ -165,10 +171,11 @@ Nanos last_drained_at(const State& state, const Tenant& gang, Nanos now) {
 }
 
 /// Its turn has come everywhere: closes who is in the way, or opens it. True = something changed.
-/// Whose drains are short goes on until the others have nearly drained. Closed at once, it would
-/// stand idle for the longest drain of the gang's GPUs in each of its turns.
+/// A GPU is cleared when twice its own longest drain is left until the last one has drained. Closed
+/// at once, one that drains fast would be idle for the drain of the slowest in each turn. Drains
+/// beyond a burst are not known (turn.cpp), nor those of inference.
 bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
-  constexpr Nanos kFitDrains = 2;  // of its own drains have to fit before
+  constexpr Nanos kFitDrains = 2;
   const Nanos last = last_drained_at(state, gang, now);
   bool free = true;
   bool changed = false;
@@ -180,7 +187,6 @@ bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
       state.gangs_at = std::min(state.gangs_at, until);
       continue;
     }
-    share.cleared = true;
     gpu.reserved = &gang;
     if (gpu.holder != nullptr && gpu.holder->phase == Phase::kOpen) {
       lease_close(state, *gpu.holder, now, out);
@@ -193,7 +199,7 @@ bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
   gang_settle(state, gang, now);
   turn_open(state, gang, urgent, now);
   lease_open(state, gang, false, now, out);
-  if (urgent) gang.protected_until = now + gang.turn_ns;
+  if (urgent) gang.protected_until = now + turn_protected(gang);
   return true;
 }
 
@@ -264,8 +270,6 @@ bool line_serve(State& state, bool urgent, std::size_t* left, Nanos now, Actions
       state.gangs_at = std::min(state.gangs_at, until);
     }
     turn_comes(*gang, ready, now);
-    if (!ready)
-      for (Share& share : gang->shares) share.cleared = false;
     if (ready && gang_serve(state, *gang, now, out)) return true;
     if (!ready) gang_keep(state, *gang, now);
   }
@@ -286,7 +290,7 @@ void gang_closed(State& state, Tenant& gang, Nanos now) {
   turn_closed(state, gang, gang.turn_ending, now);
   for (const Share& share : gang.shares)
     for (Share* waiting : state.gpus[share.gpu]->waiting_gangs)
-      urgent_expect(state, *waiting->tenant);
+      if (!reserves(state, *waiting->tenant)) urgent_expect(state, *waiting->tenant);
 }
 
 void gang_charged(State& state, Share& share, double ns) {
@@ -350,6 +354,7 @@ bool gangs_decide(State& state, Nanos now, Actions& out) {
   if (state.gangs.empty()) return false;
   std::size_t left = 0;
   for (auto& gpu : state.gpus) {
+    for (Share* share : gpu->waiting_gangs) share->cleared = gpu->reserved == share->tenant;
     gpu->reserved = nullptr;
     gpu->claimed = gpu->waiting_gangs.empty();
     left += gpu->claimed ? 0 : 1;

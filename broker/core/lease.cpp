@@ -239,7 +239,7 @@ void lease_open(State& state, Tenant& tenant, bool contended, Nanos now, Actions
     if (!share.on) gpu.on.push_back(&share);
     share.on = true;
     share.contended = contended;
-    share.turn = share.cleared = false;
+    share.turn = false;
     const Nanos pause = turn_pause_left(gpu, now);
     const bool filled = share.fills;
     share.fills = pause > 0 && !tenant.gang() && !tenant.inference();

@@ -2,7 +2,7 @@
 // a cap holds back by when it ends, and the sums that the policies ask for. A decision looks at the
 // first of each and never at all who wait.
 //
-// The order rests on two properties of the rules (policy.h): within a lane (inference, or not) it
+// The order rests on two properties of the rules (policy.h): within a lane (state.h) it
 // is by one number per share, and that number changes only when the share is charged or wakes.
 // Whoever changes it tells line_update.
 #pragma once

@@ -69,8 +69,9 @@ class SharePolicy {
   virtual bool caps() const { return false; }
   virtual bool orders() const { return false; }
   /// Lower goes first; the next rule decides among equals. Of a waiting share the order rule's may
-  /// change only when it is charged or wakes, or another order is chosen; the others' depend on
-  /// nothing of the share but whether it is inference (line.h).
+  /// change only when it is charged or wakes, or another order is chosen; the others
+  /// know no more of a share than its lane, and of inference: if the first of its lane is not
+  /// served by the latency band, none is (line.h).
   virtual double rank(const Policy&, const Gpu&, const Share&) const { return 0; }
   /// Is the waiting share to cut the holder's lease short at once?
   virtual bool preempts(const Gpu&, const Share& /*waiting*/, const Share& /*holder*/) const {
@@ -111,6 +112,8 @@ bool band_serves(const Gpu&, const Share&);
 double band_guarantee(const Gpu&);
 /// The least virtual time with which the share can begin now.
 double fair_begins(const Policy&, const Gpu&, const Share&);
+/// How far before the GPU's virtual time a share of this weight is at most when it wakes.
+double fair_lead(const Policy&, double weight);
 /// Moves the GPU's virtual time up to the slowest of those that compete now.
 void fair_clock_advance(Gpu&, double slowest_vtime);
 

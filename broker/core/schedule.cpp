@@ -176,7 +176,7 @@ void tenant_waiting_update(State& state, Tenant& tenant, Nanos now) {
       line_enter(state, share, now);
     } else {
       line_leave(state, share);
-      share.turn = share.cleared = false;
+      share.turn = false;
     }
   }
 }

@@ -28,9 +28,9 @@ struct Tenant;
 
 /// What a gang misses of its guarantee on one GPU (turn.cpp).
 struct Missed {
-  double ns = 0;     // guaranteed time less what it was charged, ever,
-  double least = 0;  // the least of that since the latest part, and in each part of the last two
-  std::array<double, 16> least_then{};  // seconds in which it wanted to run
+  double ns = 0;                        // guaranteed time less what it was charged, ever
+  double least = 0;                     // the least of ns since the latest part began
+  std::array<double, 16> least_then{};  // the least in each part of two seconds in which it wanted
 };
 
 /// One tenant's part of one GPU: its lease word, its account, and what the policies remember about
@@ -89,7 +89,7 @@ struct Share {
   Nanos place_at = kNever;  // turns.h: came into line then; kNever = comes anew
   Nanos turn_from_ns = 0;   // turns.h: lease_ns when its turn began
   bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU,
-  bool cleared = false;     // gang.cpp: and on its others, and nobody else is opened here
+  bool cleared = false;     // gang.cpp: this GPU was reserved for it in the last decision
   Missed missed;
   HeapPlace heap;  // line.cpp: its place among those that wait
 
@@ -246,7 +246,7 @@ struct Tenant {
   Nanos pause_ns = 10'000'000;    // how long after that it wants them again, as learned
   Nanos paused_ns = 0;            // the pause after its last lease; 0 = there was none
   double step_use = 1;            // part of its time, pauses included, that it uses
-  Nanos gap_ns = 0;               // how long it waited for its turn,
+  Nanos gap_ns = 0;               // what singles had before its turn, drain_timeout at most,
   Nanos turn_ns = 0;              // length of that,
   Nanos turn_left_ns = 0;         // and what is left of it if it was interrupted
   Nanos wide_until = 0;           // its windows are not narrow until then; 0 = they are
@@ -273,6 +273,7 @@ inline constexpr std::size_t kGuaranteedLane = 1;  // and not inference
 inline constexpr std::size_t kWeightLane = 2;
 
 struct Gpu {
+  const Policy* policy = nullptr;  // the state's
   GpuUuid uuid{};
   Bytes capacity = 0;
   Bytes context_bytes = 0;
@@ -297,6 +298,7 @@ struct Gpu {
   Tenant* holder = nullptr;              // open or closing
   Tenant* reserved = nullptr;  // a gang that has its turn everywhere: no other tenant is opened
   Nanos urgent_from = 0;       // turn.cpp: no gang goes before everything until then
+  Nanos gang_left_at = 0;      // when the last turn of a gang ended
   bool claimed = false;        // gang.cpp, within one decision: an earlier gang waits for it
   bool draining = false;       // kept free for an exclusive request at the head of the queue
   bool step_aside = false;     // for a request with none before it there: shared tenants go out

@@ -35,6 +35,9 @@ void turn_begins_ahead(Tenant& gang, double ns);
 /// where it is not behind.
 Nanos turn_grace(const State& state, const Tenant& tenant);
 
+/// For how long the latency band does not interrupt the turn of an urgent gang.
+Nanos turn_protected(const Tenant& gang);
+
 /// The window of an urgent gang's turn.
 Nanos turn_window(const Tenant& gang);
 

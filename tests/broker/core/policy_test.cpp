@@ -387,6 +387,26 @@ TEST(Order, IsChangedLiveWithoutAnAccountLostOrADebtKept) {
   EXPECT_NEAR(static_cast<double>(held[b]) / 1e9, 0.70, 0.04);
 }
 
+// The other orders keep no percentages: inference that was far ahead goes first all the same.
+TEST(Order, InferenceGoesFirstWhateverItHadUnderTheOneBefore) {
+  for (const Order order : {Order::kRoundRobin, Order::kFifo}) {
+    Policy policy = policy_of(Order::kFair);
+    for (ClassPolicy& of_class : policy.classes) of_class.sm = SmRule::kAsked;
+    Harness core(policy);
+    const TenantId serve = core.admit(TenantClass::kInference, 10);
+    const TenantId batch = core.admit(TenantClass::kBatch, 10);
+    core.state().tenants.at(serve)->shares[0].vtime = 1e9;
+    policy.order = order;
+    core.step(PolicyChanged{policy});
+    core.want(batch);
+    core.pass(kMs);
+    core.want(serve);
+    EXPECT_FALSE(core.open(batch)) << static_cast<int>(order);
+    core.drain(batch);
+    EXPECT_TRUE(core.open(serve)) << static_cast<int>(order);
+  }
+}
+
 // Until they change, its budget fills at the percentage that it had.
 TEST(Fixed, NewLimitsPayNothingBackForTheTimeBefore) {
   for (const std::uint32_t percent : {100U, 10U}) {
