@@ -34,18 +34,16 @@ double ahead_most(const Gpu& gpu) {
 /// time follows the slowest; one that has just woken may be behind it. Only `fair` keeps them.
 bool leaves_others_behind(const Gpu& gpu, const Share& inference) {
   if (gpu.policy->order != Order::kFair) return false;
-  const double most = ahead_most(gpu);
-  const auto behind = [&](const Share& share) {
-    return lane_of(share) == kGuaranteedLane &&
-           inference.vtime - std::max(share.vtime, gpu.vclock) > most;
+  double least = inference.vtime;
+  const auto look = [&](const Share& share) {
+    if (lane_of(share) == kGuaranteedLane) least = std::min(least, share.vtime);
   };
-  const Share* first = gpu.ready[kGuaranteedLane].first();
-  if (first != nullptr && behind(*first)) return true;
-  // After its turn it is not in line before its next message.
-  return std::ranges::any_of(gpu.left, [&](const Share* share) { return behind(*share); }) ||
-         std::ranges::any_of(gpu.on, [&](const Share* share) {
-           return share->tenant == gpu.holder && behind(*share);
-         });
+  if (const Share* first = gpu.ready[kGuaranteedLane].first()) look(*first);
+  for (const Share* share : gpu.left) look(*share);  // after its turn: before its next message
+  for (const Share* share : gpu.on)
+    if (share->tenant == gpu.holder) look(*share);
+  const double ahead = inference.vtime - std::max(least, gpu.vclock);
+  return ahead > 0 && ahead > ahead_most(gpu);
 }
 
 class LatencyBand final : public SharePolicy {

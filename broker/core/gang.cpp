@@ -12,6 +12,7 @@
 // a gang that was kept from its guaranteed share goes before everything (turn.cpp).
 #include <algorithm>
 #include <cassert>
+#include <utility>
 #include <vector>
 
 #include "broker/core/lease.h"
@@ -183,7 +184,8 @@ bool gang_serve(State& state, Tenant& gang, Nanos now, Actions& out) {
     Gpu& gpu = *state.gpus[share.gpu];
     free = free && gpu.holder == nullptr;
     const Nanos until = last - kFitDrains * gpu.drain_ns;
-    if (!share.cleared && now < until && (gpu.holder == nullptr || !gpu.holder->gang())) {
+    if (gpu.reserved_before != &gang && now < until &&
+        (gpu.holder == nullptr || !gpu.holder->gang())) {
       state.gangs_at = std::min(state.gangs_at, until);
       continue;
     }
@@ -354,8 +356,7 @@ bool gangs_decide(State& state, Nanos now, Actions& out) {
   if (state.gangs.empty()) return false;
   std::size_t left = 0;
   for (auto& gpu : state.gpus) {
-    for (Share* share : gpu->waiting_gangs) share->cleared = gpu->reserved == share->tenant;
-    gpu->reserved = nullptr;
+    gpu->reserved_before = std::exchange(gpu->reserved, nullptr);
     gpu->claimed = gpu->waiting_gangs.empty();
     left += gpu->claimed ? 0 : 1;
   }

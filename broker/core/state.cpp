@@ -142,6 +142,7 @@ void share_forget(State& state, Share& share) {
   std::erase(gpu.left, &share);
   if (gpu.holder == share.tenant) gpu.holder = nullptr;
   if (gpu.reserved == share.tenant) gpu.reserved = nullptr;
+  if (gpu.reserved_before == share.tenant) gpu.reserved_before = nullptr;
   if (gpu.room_for == share.tenant) gpu.room_for = nullptr;
 }
 

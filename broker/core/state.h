@@ -88,8 +88,7 @@ struct Share {
   Nanos left_at = 0;        // when it last stopped using the GPU or waiting for it
   Nanos place_at = kNever;  // turns.h: came into line then; kNever = comes anew
   Nanos turn_from_ns = 0;   // turns.h: lease_ns when its turn began
-  bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU,
-  bool cleared = false;     // gang.cpp: this GPU was reserved for it in the last decision
+  bool turn = false;        // schedule.cpp: a waiting gang's turn has come on this GPU
   Missed missed;
   HeapPlace heap;  // line.cpp: its place among those that wait
 
@@ -297,10 +296,11 @@ struct Gpu {
   std::vector<Share*> on;                // the holder and runaways: what is on the device
   Tenant* holder = nullptr;              // open or closing
   Tenant* reserved = nullptr;  // a gang that has its turn everywhere: no other tenant is opened
-  Nanos urgent_from = 0;       // turn.cpp: no gang goes before everything until then
-  Nanos gang_left_at = 0;      // when the last turn of a gang ended
-  bool claimed = false;        // gang.cpp, within one decision: an earlier gang waits for it
-  bool draining = false;       // kept free for an exclusive request at the head of the queue
+  Tenant* reserved_before = nullptr;  // in the last decision
+  Nanos urgent_from = 0;              // turn.cpp: no gang goes before everything until then
+  Nanos gang_left_at = 0;             // when the last turn of a gang ended
+  bool claimed = false;               // gang.cpp, within one decision: an earlier gang waits for it
+  bool draining = false;              // kept free for an exclusive request at the head of the queue
   bool step_aside = false;     // for a request with none before it there: shared tenants go out
   bool closed_to_new = false;  // by command,
   GpuDrain drain;              // and why
