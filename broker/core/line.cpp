@@ -168,7 +168,7 @@ void line_check(const State& state, std::uint32_t g) {
     ready += lane.size();
   }
   assert(gpu.waiting_gangs.size() == gangs && gpu.capped.size() == capped && ready == singles &&
-         "nobody else is in line");
+         "no other share is in line");
   assert(gpu.capped.ordered() && "the caps are in order");
   assert(plain == gpu.waiting_plain && equal == gpu.waiting_equal &&
          guaranteed == gpu.waiting_guaranteed && "the line's weights add up");

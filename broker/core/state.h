@@ -508,7 +508,7 @@ class State {
   double gang_vclock = 0;
   bool gangs_stale = false;  // weights of their GPUs have changed since theirs were taken
   Nanos gangs_settled_at = -1;
-  Nanos gangs_at = kNever;  // when the GPUs that wait for an interrupted gang are given to others
+  Nanos gangs_at = kNever;  // when gangs_decide has to look again, though nothing happens
 };
 
 /// The tenant's process entry, or null.

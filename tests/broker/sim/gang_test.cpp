@@ -344,9 +344,9 @@ JobSpec always_wants(std::uint32_t percent, std::vector<std::uint32_t> gpus) {
   return job;
 }
 
-/// All is promised, and the pauses and changes of gangs take time from somebody. A tenant of 6 %
+/// All is promised, and the pauses and changes of gangs take time from some tenant. One of 6 %
 /// beside inference of 40 % and a gang of 54 had nothing.
-TEST(AllPromised, NobodyIsLeftWithNothingBesideInferenceAndAGang) {
+TEST(AllPromised, NoTenantIsLeftWithNothingBesideInferenceAndAGang) {
   for (const Nanos kernel_ns : {kMs, 30 * kMs}) {
     GangSetup gang;
     gang.load = 0;
@@ -376,7 +376,7 @@ TEST(AllPromised, NobodyIsLeftWithNothingBesideInferenceAndAGang) {
 }
 
 /// Of several gangs one is always urgent: beside four a single had 0.3 of its 4 %.
-TEST(AllPromised, NobodyIsLeftWithNothingBesideSeveralGangs) {
+TEST(AllPromised, NoTenantIsLeftWithNothingBesideSeveralGangs) {
   Experiment setup;
   setup.gpus.resize(2);
   setup.duration_ns = 12 * kSecond;
@@ -445,8 +445,8 @@ TEST(GangPromise, RanksThatDifferTakeNothingFromTheNeighbours) {
   }
 }
 
-/// Beside singles whose kernels differ from GPU to GPU. `processes` of the first: each has a window
-/// in flight, so that it takes as many to drain.
+/// Beside singles with short kernels on one GPU and long ones on the other. `processes` of the
+/// first: each has a window in flight, so that it takes as many to drain.
 Experiment setup_unlike(std::uint32_t processes) {
   GangSetup gang;
   gang.load = 0;
@@ -463,8 +463,9 @@ Experiment setup_unlike(std::uint32_t processes) {
   return setup;
 }
 
-/// A GPU whose single drains at once is in use until the others of the gang have nearly drained.
-/// Closed with them, it was idle for 22 % of the time, and its single had 37 % of the promised 60.
+/// A GPU with a single that drains at once is in use until the others of the gang have nearly
+/// drained. Closed with them, it was idle for 22 % of the time, and its single had 37 % of the
+/// promised 60.
 TEST(GangPromise, AGpuThatDrainsAtOnceDoesNotWaitForTheOthers) {
   for (const std::uint32_t processes : {1U, 3U}) {
     const Experiment setup = setup_unlike(processes);
