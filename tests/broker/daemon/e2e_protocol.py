@@ -57,12 +57,12 @@ class Malformed(BrokerTest):
         self.assertEqual(self.client(self.server).ask(waiting).kind, ADMITTED)
         order = self.client(self.server)
         self.assertEqual(order.ask(admit(1 * GIB)).kind, QUEUED)
+        self.assert_refused(order.ask_while_queued(admit(1 * GIB)), MALFORMED)
         for client, data, code in (
             (self.client(self.server), b"x", MALFORMED),
             (self.client(self.server), message(99), MALFORMED),
             (self.client(self.server), message(0), MALFORMED),
             (self.client(self.server), message(ADMIT, version=VERSION + 1), OTHER_VERSION),
-            (order, admit(1 * GIB), MALFORMED),
             (self.client(self.server), admit(5 * GIB), TOO_LARGE),
             (self.client(self.server), admit(1 * GIB, flags=NO_WAIT), NO_ROOM),
         ):
@@ -96,7 +96,7 @@ class Malformed(BrokerTest):
         self.assertEqual(holder.ask(admit(4 * GIB, gpus=2)).kind, ADMITTED)
         waiting = self.client(self.server)
         self.assertEqual(waiting.ask(admit()).kind, QUEUED)
-        self.assert_refused(waiting.ask(admit()), MALFORMED)
+        self.assert_refused(waiting.ask_while_queued(admit()), MALFORMED)
         self.assertIsNone(waiting.receive())
         wait_until("the queue is empty", lambda: len(self.server.tenants()) == 1)
 

@@ -149,6 +149,13 @@ class Client:
         self.send(data, fds)
         return self.receive()
 
+    def ask_while_queued(self, data):
+        """The answer to a second message. The broker may tell the queued request its place anew at any time."""
+        reply = self.ask(data)
+        while reply is not None and reply.kind == QUEUED:
+            reply = self.receive()
+        return reply
+
     def silent(self):
         """True when nothing is to be read now."""
         return not select.select([self.socket], [], [], 0)[0]
