@@ -344,6 +344,13 @@ bool deferred_wait_looks(int gpu) {
                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
+// No event tells that a descriptor was closed, so what is kept is looked for as long as it is kept.
+bool anything_is_kept() {
+  for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu)
+    if (kept_bytes(static_cast<int>(gpu)) != 0) return true;
+  return false;
+}
+
 uint64_t launches_sum() {
   uint64_t sum = load_acquire(launches_ungated);
   for (uint32_t gpu = 0; gpu < process.gpu_count; ++gpu)
@@ -546,6 +553,7 @@ uint64_t residual_look(uint64_t now_ns) {
   look.launches = launches;
   look.others = others;
   if (changed && (look.due_ns == 0 || is_wanted)) look.due_ns = now_ns + look.interval_ns;
+  if (look.due_ns == 0 && anything_is_kept()) look.due_ns = now_ns + look.interval_ns;
   if (look.due_ns == 0 && load_acquire(residual_deferred) != 0)
     look.due_ns = now_ns + deferred_wait_ns(now_ns);
   if (look.due_ns == 0 && load_acquire(residual_unread) != 0) look.due_ns = now_ns + kLookUnreadNs;

@@ -133,6 +133,31 @@ TEST_F(SoftGpuImportsTest, ExternalMemory) {
   come_to(0, 0, "destroyed, and closed");
 }
 
+// No call of the driver's tells that a descriptor is closed, and no other process's account changes.
+TEST_F(SoftGpuDevicesTest, ADescriptorThatIsClosedLongAfterItsHandle) {
+  Partner maker;
+  maker.start(true);
+  ASSERT_EQ(maker.ask(PartnerOp::kInit, 1).result, CUDA_SUCCESS);
+  const PartnerMessage theirs = maker.ask(PartnerOp::kVmmCreate, 4 * kMiB);
+  ASSERT_EQ(theirs.result, CUDA_SUCCESS);
+  ASSERT_EQ(maker.ask(PartnerOp::kVmmExport, theirs.value).result, CUDA_SUCCESS);
+  maker.end(SIGKILL);
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC what{};
+  what.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
+  what.handle.fd = dup(maker.fd);
+  what.size = 4 * kMiB;
+  CUexternalMemory memory = nullptr;
+  ASSERT_EQ(cuImportExternalMemory(&memory, &what), CUDA_SUCCESS);
+  ASSERT_EQ(cuDestroyExternalMemory(memory), CUDA_SUCCESS);
+  // Longer than the looks that follow a call.
+  for (int i = 0; i < 200; ++i) {
+    ASSERT_EQ(held(getpid(), 1), kContext + 4 * kMiB) << "the descriptor has it";
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  close(maker.fd);
+  come_to(0, 0, "closed");
+}
+
 // Nothing but the figure has it, once the handle that it was made by is gone; and it is free when
 // its free has returned.
 TEST_F(SoftGpuImportsTest, ABufferOfTheOwnMemoryIsGoneWithItsFree) {
