@@ -486,8 +486,10 @@ bool drain_step(int gpu) {
     if (!context.is_usable()) return false;
     driver.cuCtxSetCurrent(context.context);
     if (wait_context) drained &= context_passed(context, kExclusiveQuestion | exclusive);
+    const uint64_t begun_ns = clock_now_ns();
     fences_complete(context, nullptr, Others::kFence);
-    const uint64_t asked_ns = context.looked_ns = clock_now_ns();
+    context.looked_ns = begun_ns;
+    const uint64_t asked_ns = clock_now_ns();
     fences_harvest(context);
     stretches_charge(context, asked_ns);
     drained &= launches_in_flight(context) == 0;

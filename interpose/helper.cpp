@@ -116,6 +116,7 @@ bool contexts_look(int gpu, bool is_last) {
     // A green context that is current to a thread of the program's may not be another's: events
     // made meanwhile would be another context's. What the program's threads fence is seen.
     const bool is_current = driver.cuCtxSetCurrent(context.context) == CUDA_SUCCESS;
+    const uint64_t begun_ns = clock_now_ns();
     for (StreamRecord* s = context.streams; s != nullptr; s = s->next) {
       const uint64_t launches = s->launches();
       // Of one that is being counted a part may be seen.
@@ -126,7 +127,9 @@ bool contexts_look(int gpu, bool is_last) {
         fences_complete(context, s, Others::kFence);
       s->seen = launches;
     }
-    const uint64_t asked_ns = context.looked_ns = clock_now_ns();
+    // The process may have been stopped since.
+    context.looked_ns = begun_ns;
+    const uint64_t asked_ns = clock_now_ns();
     fences_harvest(context);
     stretches_charge(context, asked_ns);
     if (is_last) unfinished_charge(context);

@@ -1,7 +1,11 @@
 // See softgpu_fixture.h.
 #include "tests/interpose/softgpu_fixture.h"
 
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <chrono>
 #include <thread>
@@ -20,6 +24,25 @@ bool eventually(const std::function<bool()>& condition, int timeout_ms) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return true;
+}
+
+void* unhooked(const char* symbol) {
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  const link_map* map = nullptr;
+  if (library == nullptr || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return nullptr;
+  dlclose(library);
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+  }
+  // Nothing tells how many there are; linkers put the names behind them.
+  for (const auto* s = symbols; reinterpret_cast<const char*>(s) < names; ++s) {
+    if (s->st_shndx != SHN_UNDEF && strcmp(names + s->st_name, symbol) == 0)
+      return reinterpret_cast<void*>(map->l_addr + s->st_value);
+  }
+  return nullptr;
 }
 
 void SoftGpuTest::SetUp() {

@@ -24,6 +24,10 @@ inline constexpr size_t kQuota = 100 * kMiB;
 /// Waits for a condition that another thread or process makes true.
 bool eventually(const std::function<bool()>& condition, int timeout_ms = kPatience_ms);
 
+/// The driver's function of that name, found in the library's own table: every question to the
+/// loader or to the driver has the shim's answer.
+void* unhooked(const char* symbol);
+
 /// Both accounts of all processes of the tenant, on its GPUs, which are the first of `devices`, as
 /// text that says where they differ; empty = equal.
 std::string accounts_difference(

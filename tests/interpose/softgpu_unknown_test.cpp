@@ -1,8 +1,6 @@
 // Handles and addresses that mean nothing: never given out, given back already, of another kind, or
 // the inside of what they are to end. The driver is asked and its answer told, and the ledger stays
 // as it is. What the driver answers without us is asked of its own functions, past every hook.
-#include <elf.h>
-#include <link.h>
 #include <string.h>
 
 #include <string>
@@ -13,27 +11,6 @@
 namespace {
 
 using namespace sluice::test;
-
-/// The driver's function of that name, found in the library's own table: every question to the
-/// loader or to the driver has the shim's answer.
-void* unhooked(const char* symbol) {
-  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  const link_map* map = nullptr;
-  if (library == nullptr || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return nullptr;
-  dlclose(library);
-  const ElfW(Sym)* symbols = nullptr;
-  const char* names = nullptr;
-  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
-    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
-    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-  }
-  // Nothing tells how many there are; linkers put the names behind them.
-  for (const auto* s = symbols; reinterpret_cast<const char*>(s) < names; ++s) {
-    if (s->st_shndx != SHN_UNDEF && strcmp(names + s->st_name, symbol) == 0)
-      return reinterpret_cast<void*>(map->l_addr + s->st_value);
-  }
-  return nullptr;
-}
 
 template <class H>
 H handle_of(uint64_t value) {
