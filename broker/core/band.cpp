@@ -58,16 +58,17 @@ class LatencyBand final : public SharePolicy {
 
   void time_passed(const Policy& policy, Gpu& gpu, Nanos now) const override {
     const Nanos passed = now - gpu.band_at;
+    if (passed == 0) return;
     gpu.band_at = now;
     if (gpu.inference_count > 0) gpu.band_rate = band_guarantee(gpu);
+    // Before it grows: what inference had of the time that has passed is charged in this step.
+    const auto burst = static_cast<double>(policy.inference_burst_ns);
+    gpu.band_credit_ns = std::clamp(gpu.band_credit_ns, -kDebtMostNs, burst);
     gpu.band_credit_ns += static_cast<double>(passed) * gpu.band_rate;
-    credit_clamp(policy, gpu);
   }
 
-  void share_charged(const Policy& policy, Gpu& gpu, Share& share, double ns) const override {
-    if (!share.tenant->inference()) return;
-    gpu.band_credit_ns -= ns;
-    credit_clamp(policy, gpu);
+  void share_charged(const Policy&, Gpu& gpu, Share& share, double ns) const override {
+    if (share.tenant->inference()) gpu.band_credit_ns -= ns;
   }
 
   double rank(const Policy&, const Gpu& gpu, const Share& share) const override {
@@ -76,12 +77,6 @@ class LatencyBand final : public SharePolicy {
 
   bool preempts(const Gpu& gpu, const Share& waiting, const Share& holder) const override {
     return band_serves(gpu, waiting) && !holder.tenant->inference();
-  }
-
- private:
-  static void credit_clamp(const Policy& policy, Gpu& gpu) {
-    const auto burst = static_cast<double>(policy.inference_burst_ns);
-    gpu.band_credit_ns = std::clamp(gpu.band_credit_ns, -kDebtMostNs, burst);
   }
 };
 

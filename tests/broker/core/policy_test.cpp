@@ -200,6 +200,20 @@ TEST(Band, SaturatedInferenceLeavesTheOthersTheirFloor) {
   EXPECT_NEAR(static_cast<double>(held[serve]) / 20e9, 0.60, 0.02);
 }
 
+TEST(Band, TimeThatInferenceHadAloneIsNoDebtOfIt) {
+  Harness core;
+  const TenantId batch = core.admit(TenantClass::kBatch, 50);
+  const TenantId serve = core.admit(TenantClass::kInference, 50);
+  core.want(serve);
+  core.pass(3 * kSecond);
+  core.idle(serve);
+  core.want(batch);
+  if (!core.open(batch)) core.drain(serve);
+  ASSERT_TRUE(core.open(batch));
+  core.want(serve);
+  EXPECT_FALSE(core.open(batch)) << "nobody else wanted the GPU then";
+}
+
 TEST(Band, InferenceTenantsAreFairAmongThemselves) {
   Harness core;
   const TenantId a = core.admit(TenantClass::kInference, 20);
