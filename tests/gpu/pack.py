@@ -20,10 +20,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Programs and libraries, by their place in the build directory.
 BUILT = ["bin/sluice", "bin/sluiced", "bin/sluice-probe", "bin/sluice-checkpoint", "bin/sluice-train", "bin/sluice-infer",
-         "bin/sluice-debug", "bin/sluice-lab", "bin/softgpu-ctl", "tests/shares_program", "tests/attacks_attacker",
+         "bin/sluice-debug", "bin/sluice-load", "bin/sluice-lab", "bin/softgpu-ctl", "tests/attacks_attacker",
          "tests/oversubscription_holder", "lib/libsluice.so", "lib/*.fatbin", "lib/softgpu/*.so*", "tests/lib/conformance_*.fatbin", "tests/conformance_*",
          "tests/gpt2_train", "tests/gpu/*", "tests/programs/*"]
 SOURCES = ["tests/gpu/run", "tests/gpu/*.py", "tests/gpu/README.md", "tests/gpu/programs/*.py", "tests/bench/shares/*.py",
+           "trainer/lab/sluice_lab/*.py",
            "tests/interpose/driver-entrypoints.tsv"]
 CARRIED = "lib/carried"
 ARCHIVE = ".tar.gz"

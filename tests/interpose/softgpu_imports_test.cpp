@@ -133,7 +133,8 @@ TEST_F(SoftGpuImportsTest, ExternalMemory) {
   come_to(0, 0, "destroyed, and closed");
 }
 
-// No call of the driver's tells that a descriptor is closed, and no other process's account changes.
+// No call of the driver's tells that a descriptor is closed, and no other process's account
+// changes.
 TEST_F(SoftGpuDevicesTest, ADescriptorThatIsClosedLongAfterItsHandle) {
   Partner maker;
   maker.start(true);

@@ -31,6 +31,7 @@ RULES = (
         "trainer/lab/machine.cpp": r'"libsluice\.so"',
         "trainer/lab/machine.h": r"folder of libsluice\.so",
         "trainer/lab/runner.cpp": r'"LD_PRELOAD"',
+        "trainer/lab/sluice_lab/processes.py": r'"LD_PRELOAD"',
     }),
     Rule("knows nothing of Sluice", ("softgpu/",), r"(?i)sluice", {
         "CMakeLists.txt": BUILD_NAMES,

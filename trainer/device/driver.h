@@ -15,17 +15,17 @@ namespace sluice::train {
 // used expanded, so that cuMemAlloc asks for "cuMemAlloc" and has the type of the ABI that cuda.h
 // chose.
 // clang-format off
-#define SLUICE_DRIVER_CALLS(X)                                                                   \
-  X(cuInit)                                                                                      \
-  X(cuDriverGetVersion)                                                                          \
-  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute)                  \
-      X(cuDeviceTotalMem) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease)               \
-          X(cuCtxSetCurrent) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuModuleUnload)        \
-              X(cuMemGetInfo) X(cuMemAlloc) X(cuMemFree) X(cuMemAllocHost) X(cuMemFreeHost) X(cuMemcpyHtoDAsync) \
-                  X(cuMemcpyDtoHAsync) X(cuMemcpyDtoDAsync) X(cuMemsetD32Async) X(cuStreamCreate) X(cuStreamWaitEvent) X(cuStreamDestroy)  \
-                      X(cuStreamSynchronize) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
-                          X(cuEventSynchronize) X(cuEventElapsedTime) X(cuLaunchKernel)          \
-                              X(cuGetErrorName) X(cuGetErrorString)
+#define SLUICE_DRIVER_CALLS(X) \
+  X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuDeviceGet) X(cuDeviceGetAttribute) \
+  X(cuDeviceGetCount) X(cuDeviceGetName) X(cuDevicePrimaryCtxRelease) \
+  X(cuDevicePrimaryCtxRetain) X(cuDeviceTotalMem) X(cuDriverGetVersion) X(cuEventCreate) \
+  X(cuEventDestroy) X(cuEventElapsedTime) X(cuEventRecord) X(cuEventSynchronize) \
+  X(cuGetErrorName) X(cuGetErrorString) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) \
+  X(cuInit) X(cuLaunchKernel) X(cuMemAlloc) X(cuMemAllocHost) X(cuMemFree) X(cuMemFreeHost) \
+  X(cuMemGetInfo) X(cuMemHostAlloc) X(cuMemHostGetDevicePointer) X(cuMemcpyDtoDAsync) \
+  X(cuMemcpyDtoHAsync) X(cuMemcpyHtoDAsync) X(cuMemsetD32Async) X(cuModuleGetFunction) \
+  X(cuModuleLoadData) X(cuModuleUnload) X(cuStreamBeginCapture) X(cuStreamCreate) \
+  X(cuStreamDestroy) X(cuStreamEndCapture) X(cuStreamSynchronize) X(cuStreamWaitEvent)
 // clang-format on
 
 struct DriverTable {

@@ -11,11 +11,13 @@ is the median under Sluice over the median bare, of so many runs each; times in 
 """
 import argparse
 import dataclasses
+import pathlib
 import statistics
 import subprocess
 import sys
 
-import processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "trainer/lab"))
+from sluice_lab import processes
 
 CLASSES = ("debug", "batch", "inference")
 
@@ -31,7 +33,7 @@ class Shape:
         return f"{self.streams} streams x {self.each} x {self.kernel_us} us"
 
     def words(self):
-        return ["once", f"work={self.kernel_us}", str(self.streams), str(self.each)]
+        return processes.load("once", kernel="work", kernel_us=self.kernel_us, streams=self.streams, kernels=self.each)
 
 
 # As cuda-samples' simpleHyperQ, programs that keep streams full of shorter kernels, and longer ones of both kinds.
@@ -43,7 +45,7 @@ def once(arguments, shape, tenant_class):
     """One run, in milliseconds. Without a class it runs bare."""
     arguments.bare = tenant_class is None
     with processes.Machine(arguments, f"work={shape.kernel_us}us/skip") as machine:
-        command = [machine.build / "tests/shares_program", *shape.words()]
+        command = [*machine.program, *shape.words()]
         if tenant_class is not None:
             command = [machine.build / "bin/sluice", "run", "--socket", machine.directory / "broker.sock", "--memory",
                        processes.MEMORY_GPU if arguments.gpu else processes.MEMORY_SOFT, "--class", tenant_class, "--", *command]

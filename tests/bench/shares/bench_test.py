@@ -18,7 +18,8 @@ import unittest.mock
 import alone_bench
 import gang_bench
 import priority_bench
-import processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "trainer/lab"))
+from sluice_lab import processes
 import shares_bench
 
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve()

@@ -13,10 +13,12 @@ so that the host's matter less. It does not stretch what the broker has of gangs
 with it, keep kernels below 50 ms of the host's time.
 """
 import argparse
+import pathlib
 import statistics
 import sys
 
-import processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "trainer/lab"))
+from sluice_lab import processes
 from shares_bench import summary, text_of
 
 STEP_S = 0.1
@@ -57,9 +59,11 @@ def simulated(arguments, kernel):
 
 def run(arguments, kernel):
     dilation = arguments.dilation
-    gang = ["gang", f"step={KERNEL_US * dilation}", str(KERNELS), str(arguments.host * dilation), str(arguments.gpus)]
+    gang = processes.load("gang", kernel="step", kernel_us=KERNEL_US * dilation, kernels=KERNELS, host_us=arguments.host * dilation,
+                          ranks=arguments.gpus)
+    other = processes.load("loop", kernel="other", kernel_us=kernel * dilation, depth=4)
     specs = [processes.Spec("gang", arguments.percent, gang, where=("--gpus", str(arguments.gpus)))]
-    specs += [processes.Spec(name, arguments.percent, ["loop", f"other={kernel * dilation}", "4"], where=("--gpu", str(gpu)))
+    specs += [processes.Spec(name, arguments.percent, other, where=("--gpu", str(gpu)))
               for gpu, name in enumerate(names(arguments)[1:])]
     timed = f"step={KERNEL_US * dilation}us/skip,other={kernel * dilation}us/skip"
     with processes.Machine(arguments, timed, COUNT=arguments.gpus, RATE=RATE) as machine:

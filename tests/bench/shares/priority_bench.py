@@ -14,10 +14,12 @@ the device's time that the batch tenant got, `kept` that over what inference lef
 says of such jobs, with requests at times of its own; --dilation makes the processes' host matter less. Times are the model's.
 """
 import argparse
+import pathlib
 import statistics
 import sys
 
-import processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "trainer/lab"))
+from sluice_lab import processes
 from shares_bench import summary, text_of
 
 KERNELS = 10
@@ -57,10 +59,10 @@ def simulated(arguments):
 def run(arguments, seed, beside):
     """One run: the requests' times, and the parts of the device's time."""
     kernel, dilation = arguments.kernel * arguments.dilation, arguments.dilation
-    specs = [processes.Spec("serve", 100 - BATCH_PERCENT, ["requests", f"serve={kernel}", str(KERNELS),
-                                                          str(gap_us(arguments) * dilation), str(seed)], "inference")]
+    specs = [processes.Spec("serve", 100 - BATCH_PERCENT, processes.load("requests", kernel="serve", kernel_us=kernel, kernels=KERNELS,
+                                                                         gap_us=gap_us(arguments) * dilation, seed=seed), "inference")]
     if beside:
-        specs.append(processes.Spec("batch", BATCH_PERCENT, ["loop", f"batch={kernel}", "4"]))
+        specs.append(processes.Spec("batch", BATCH_PERCENT, processes.load("loop", kernel="batch", kernel_us=kernel, depth=4)))
     with processes.Machine(arguments, f"serve={kernel}us/skip,batch={kernel}us/skip") as machine:
         machine.start(specs)
         looks = machine.watch(arguments.warmup * dilation, arguments.seconds * dilation, 1)

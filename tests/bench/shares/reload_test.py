@@ -9,12 +9,13 @@ import pathlib
 import signal
 import sys
 
-import processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "trainer/lab"))
+from sluice_lab import processes
 
 CONFIG = '[scheduler]\npolicy = "{}"\n'
 arguments = argparse.Namespace(build=pathlib.Path(sys.argv[1]), preload=None, env=[], bare=False, gpu=False,
                                config=CONFIG.format("round-robin"))
-specs = [processes.Spec(f"t{percent}", percent, ["loop", "w=5000", "4"]) for percent in (10, 90)]
+specs = [processes.Spec(f"t{percent}", percent, processes.load("loop", kernel="w", kernel_us=5000, depth=4)) for percent in (10, 90)]
 with processes.Machine(arguments, "w=5000us/skip") as machine:
     machine.start(specs)
     (before,), (before_90,) = processes.shares_of(machine.watch(0.5, 2, 1))

@@ -21,11 +21,13 @@ synchronisation, a pause of a tenth of a kernel on average), graph (graphs of fo
 (kernels of one block in 32 streams: on a GPU they run side by side, so that `achieved` counts kernels and may pass 100 %).
 """
 import argparse
+import pathlib
 import re
 import statistics
 import sys
 
-import processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "trainer/lab"))
+from sluice_lab import processes
 
 SPLITS = ["50/50", "30/70", "10/90", "25/25/50", "10/20/30/40"]
 KINDS = ["equal", "unequal", "bursty", "graph", "sync"]
@@ -37,13 +39,13 @@ SIM_WINDOW_S = 1  # the simulator's windows: errors of others are no comparison
 
 
 def program(kind, index, kernel_us):
-    """The words of shares_program for one tenant."""
+    """The command line of one tenant."""
     if kind == "unequal":
         number = index % len(UNEQUAL)
-        return ["loop", f"w{number}={round(kernel_us * UNEQUAL[number])}", "4"]
-    work = f"w={kernel_us}"
-    return {"equal": ["loop", work, "4"], "bursty": ["bursts", work, "8", str(max(1, kernel_us // 10))],
-            "graph": ["graph", work, "4"], "sync": ["sync", work], "streams": ["streams", work, "32"]}[kind]
+        return processes.load("loop", kernel=f"w{number}", kernel_us=round(kernel_us * UNEQUAL[number]), depth=4)
+    pattern, more = {"equal": ("loop", {"depth": 4}), "bursty": ("bursts", {"kernels": 8, "pause_us": max(1, kernel_us // 10)}),
+                     "graph": ("graph", {"kernels": 4}), "sync": ("sync", {}), "streams": ("streams", {"streams": 32})}[kind]
+    return processes.load(pattern, kernel="w", kernel_us=kernel_us, **more)
 
 
 def simulated_job(kind, index, percent, kernel_us, sm_mode):

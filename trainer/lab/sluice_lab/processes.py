@@ -1,6 +1,6 @@
-"""What the share and priority benchmarks have in common: tenants as processes, on the software GPU or on hardware, under a
-sluiced of their own, under another preloaded library, or under nothing; and the device time that each of them got.
-Standard library only.
+"""Tenants as processes, for the lab's experiments and the benchmarks of shares: on software GPUs or on hardware, under a sluiced
+of their own, under another preloaded library, or under nothing; and the device time that each of them got. Standard library
+only.
 """
 import argparse
 import collections
@@ -24,11 +24,11 @@ PATIENCE_S = 30  # for a broker or a tenant to be ready
 def add_options(parser):
     """The options that say what is measured, where and how often."""
     parser.add_argument("--build", required=True, type=pathlib.Path, help="a build directory")
-    parser.add_argument("--preload", metavar="PATH", help="this library in the shim's place, without a broker")
+    parser.add_argument("--preload", metavar="PATH", help="preload this library instead of Sluice, without a broker")
     parser.add_argument("--env", action="append", default=[], metavar="K=V",
                         help="set for every tenant, may be repeated; in V, {percent} is the tenant's share, {index} its number "
                              "from 0, {count} how many there are, {directory} a fresh directory of the run, {name} its name")
-    parser.add_argument("--bare", action="store_true", help="neither shim nor library: what the device alone does")
+    parser.add_argument("--bare", action="store_true", help="neither Sluice nor another library: what the device alone does")
     parser.add_argument("--gpu", action="store_true",
                         help="the real GPU instead of a software one; device time is then what the tenants saw end")
     parser.add_argument("--config", default="", metavar="TOML", help="settings of the broker, e.g. '[scheduler]\\nquantum = \"5ms\"'")
@@ -116,7 +116,7 @@ class Spec:
     """One tenant: its share, its class and what its program does."""
     name: str
     percent: int
-    words: list  # of shares_program
+    words: list  # of sluice-load: load()
     tenant_class: str = "batch"
     sm_mode: str = "best-effort"
     where: tuple = ()  # further words of sluice run: on which GPUs
@@ -132,13 +132,14 @@ def expand(setting, spec, index, count, directory):
 
 
 class Tenant:
-    """A running shares_program. Reads its lines in a thread: what was done up to when, and the requests."""
+    """A running sluice-load. Reads its lines in a thread: what was done up to when, the requests and the steps."""
 
     def __init__(self, command, env):
         self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ready = threading.Event()
         self.progress = [(time.monotonic_ns(), 0)]
         self.requests = []  # (when it ended, latency)
+        self.steps = []  # the same
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -149,6 +150,8 @@ class Tenant:
                 self.progress.append((time.monotonic_ns(), int(value)))
             elif word == "request":
                 self.requests.append((time.monotonic_ns(), int(value)))
+            elif word == "step":
+                self.steps.append((time.monotonic_ns(), int(value)))
             elif word == "ready":
                 self.ready.set()
 
@@ -165,11 +168,18 @@ class Tenant:
         return self.process.returncode == 0
 
 
+def load(pattern, **options):
+    """The command line of sluice-load: load("loop", kernel_us=100) is --pattern loop --kernel-us 100."""
+    words = ["--pattern", pattern]
+    for key, value in options.items():
+        words += ["--" + key.replace("_", "-"), str(value)]
+    return words
+
+
 @functools.cache
 def rounds_per_us(build):
     """The speed of this machine's GPU, with nothing else on it."""
-    return subprocess.run([build / "tests/shares_program", "calibrate", "w=1"], check=True, capture_output=True,
-                          text=True).stdout.strip()
+    return subprocess.run([build / "bin/sluice-load", *load("calibrate")], check=True, capture_output=True, text=True).stdout.strip()
 
 
 class Machine:
@@ -187,8 +197,9 @@ class Machine:
         if not arguments.gpu:
             self.env.update(LD_LIBRARY_PATH=str(self.build / "lib/softgpu"), SOFTGPU_DIR=str(self.directory / "gpus"),
                             SOFTGPU_TIMED=timed, **{f"SOFTGPU_{key}": str(value) for key, value in settings.items()})
-        elif "SHARES_ROUNDS_PER_US" not in self.env:
-            self.env["SHARES_ROUNDS_PER_US"] = rounds_per_us(self.build)
+        self.program = [str(self.build / "bin/sluice-load")]
+        if arguments.gpu:
+            self.program += ["--rounds-per-us", rounds_per_us(self.build)]
 
     def __enter__(self):
         try:
@@ -224,9 +235,8 @@ class Machine:
 
     def start(self, specs):
         """Starts all, and returns when all have run their first kernel."""
-        program = [str(self.build / "tests/shares_program")]
         for index, spec in enumerate(specs):
-            env, command = dict(self.env), program + spec.words
+            env, command = dict(self.env), self.program + spec.words
             env.update(expand(setting, spec, index, len(specs), self.directory) for setting in self.arguments.env)
             if self.arguments.preload:
                 env["LD_PRELOAD"] = os.path.abspath(self.arguments.preload)
