@@ -173,13 +173,42 @@ TEST_F(BusyTest, AKernelThatFails) {
   }
 }
 
+// Past the shim, which would see the events.
+template <class F>
+F driver_call(const char* name) {
+  return reinterpret_cast<F>(sluice::test::unhooked(name));
+}
+
+// Until a host has seen the end of a kernel and launched the next one, the GPU is idle. So one that
+// fills the window is followed shortly before it ends, and never by two.
+TEST_F(BusyTimedTest, AKernelThatFillsTheWindowIsFollowedWithoutAGap) {
+  constexpr int kLaunches = 100;
+  const auto record = driver_call<decltype(&cuEventRecord)>("cuEventRecord");
+  const auto query = driver_call<decltype(&cuEventQuery)>("cuEventQuery");
+  ASSERT_TRUE(record != nullptr && query != nullptr);
+  const CUstream stream = stream_make();
+  broker->window_set(1'000'000);
+  CUevent ends[kLaunches];
+  int followed = 0;
+  for (int i = 0; i < kLaunches; ++i) {
+    ASSERT_EQ(cuEventCreate(&ends[i], CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+    ASSERT_EQ(launch_timed(middling, stream), CUDA_SUCCESS);
+    ASSERT_EQ(record(ends[i], stream), CUDA_SUCCESS);
+    if (i > 0) followed += query(ends[i - 1]) == CUDA_ERROR_NOT_READY ? 1 : 0;
+    if (i > 1) {
+      EXPECT_EQ(query(ends[i - 2]), CUDA_SUCCESS) << "launch " << i;
+    }
+  }
+  EXPECT_GE(followed, kLaunches / 4);
+  ASSERT_EQ(cuStreamSynchronize(stream), CUDA_SUCCESS);
+}
+
 // By job control, a debugger, a freezer of the system: the GPU ends what it has, and nobody is
 // there to see when.
 TEST_F(BusyTimedTest, AProcessThatIsStopped) {
   constexpr int kStoppedUs = 500'000, kLaunches = 16;
   const CUstream stream = stream_make();
-  const auto query =
-      reinterpret_cast<decltype(&cuStreamQuery)>(sluice::test::unhooked("cuStreamQuery"));
+  const auto query = driver_call<decltype(&cuStreamQuery)>("cuStreamQuery");
   ASSERT_NE(query, nullptr);
   for (int i = 0; i < 5; ++i) {
     drain();

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -109,7 +111,10 @@ bool options_read(int argc, char** argv, Options* options, int* exit_code) {
   app.add_option("--config", s.config,
                  "a sluice.toml for the broker of the lab: try another policy")
       ->check(CLI::ExistingFile);
-  app.footer("exit codes: 0, 1 a scene failed or was stopped, 2 wrong usage");
+  app.footer(
+      "sluice lab list | run | report | compare: experiments with predictions, intervals and "
+      "verdicts\n"
+      "exit codes: 0, 1 a scene failed or was stopped, 2 wrong usage");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -217,9 +222,24 @@ int lab_run(Options& options) {
   return failed ? 1 : 0;
 }
 
+/// Becomes sluice-experiments, whose words these are. Returns if it cannot.
+int experiments_execute(char** argv) {
+  const std::string program =
+      fs::read_symlink("/proc/self/exe").parent_path() / "sluice-experiments";
+  argv[0] = const_cast<char*>("sluice lab");
+  execv(program.c_str(), argv);
+  std::fprintf(stderr, "sluice: cannot run %s: %s\n", program.c_str(), std::strerror(errno));
+  return 1;
+}
+
+bool is_experiments_word(const std::string& word) {
+  return word == "list" || word == "run" || word == "report" || word == "compare";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && is_experiments_word(argv[1])) return experiments_execute(argv);
   Options options;
   int exit_code = 0;
   if (!options_read(argc, argv, &options, &exit_code)) return exit_code;

@@ -61,13 +61,19 @@ class Gang {
     rank.make_current();
     CUdeviceptr steps = 0;
     SLUICE_DRIVER(cuMemHostGetDevicePointer, &steps, words_, 0);
+    auto begin = std::chrono::steady_clock::now();
     for (unsigned step = 1; goes_on(step); ++step) {
       for (int i = 0; i < options_.kernels; ++i) rank.launch();
       host_work(rank);
       rank.collective(steps, index, static_cast<unsigned>(ranks_.size()), step);
       rank.synchronize();
       host_work(rank);
-      if (index == 0) rank.done(options_.kernels);
+      if (index != 0) continue;
+      const auto end = std::chrono::steady_clock::now();
+      std::printf("step %lld\n",
+                  static_cast<long long>(std::chrono::nanoseconds(end - begin).count()));
+      rank.done(options_.kernels);
+      begin = end;
     }
   }
 

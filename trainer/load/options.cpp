@@ -31,7 +31,7 @@ bool load_options_parse(int argc, char** argv, LoadOptions* out, int* exit_code)
       "Prints `ready` once its first kernel has run; then `done NS` whenever something has ended: "
       "the kernel time up to then;\n"
       "`request NS` for each request: from when it was meant to start to the end of its last "
-      "kernel; `step NS` for each step of a rank.\n"
+      "kernel; `step NS` for each step of a gang or rank.\n"
       "On a software GPU SOFTGPU_TIMED says how long the kernel of that name takes; on hardware "
       "--rounds-per-us does.");
   constexpr int kManyUs = 100'000'000;

@@ -119,6 +119,7 @@ class Spec:
     words: list  # of sluice-load: load()
     tenant_class: str = "batch"
     sm_mode: str = "best-effort"
+    weight: bool = False  # the share is a weight, and no guarantee
     where: tuple = ()  # further words of sluice run: on which GPUs
 
 
@@ -243,7 +244,7 @@ class Machine:
             elif not self.arguments.bare:
                 command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--memory",
                            MEMORY_GPU if self.arguments.gpu else MEMORY_SOFT,
-                           "--sm", str(spec.percent), "--sm-mode", spec.sm_mode, "--class", spec.tenant_class, "--name",
+                           "--weight" if spec.weight else "--sm", str(spec.percent), "--sm-mode", spec.sm_mode, "--class", spec.tenant_class, "--name",
                            spec.name, *spec.where, "--", *command]
             self.tenants.append(Tenant(command, env))
         deadline = time.monotonic() + PATIENCE_S
@@ -253,17 +254,18 @@ class Machine:
                     raise RuntimeError("a tenant did not start")
 
     def look(self):
-        """Now: the device's clock, each tenant's device time up to it, on all its GPUs together, and how long execution overran
+        """Now: the device's clock and the host's, each tenant's device time up to it, on all its GPUs together, and how long execution overran
         the model."""
         if self.arguments.gpu:
-            return {"at": time.monotonic_ns(), "busy": [t.progress[-1][1] for t in self.tenants], "lag": 0}
+            now = time.monotonic_ns()
+            return {"at": now, "host": now, "busy": [t.progress[-1][1] for t in self.tenants], "lag": 0}
         done = subprocess.run([self.build / "bin/softgpu-ctl", "accounts", "--json"], env=self.env, check=True,
                               capture_output=True, text=True)
         devices = json.loads(done.stdout)["devices"]
         busy = collections.Counter()
         for device in devices:
             busy.update({row["pid"]: row["busy_ns"] for row in device["processes"]})
-        return {"at": devices[0]["elapsed_ns"], "busy": [busy[t.process.pid] for t in self.tenants],
+        return {"at": devices[0]["elapsed_ns"], "host": time.monotonic_ns(), "busy": [busy[t.process.pid] for t in self.tenants],
                 "lag": max(device["lag_ns"] for device in devices)}
 
     def watch(self, warmup_s, window_s, windows):
