@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 
 #include "broker/cli/admission.h"
 #include "broker/cli/signals.h"
@@ -275,7 +276,9 @@ std::string done_text(const protocol::Command& command, const Snapshot& before,
   return text;
 }
 
-int command_command(const CommandOptions& options) {
+namespace {
+
+int one_command(const CommandOptions& options) {
   const SocketChoice choice = socket_choose(options.socket);
   std::string error;
   auto client = Client::connect(choice.path, &error);
@@ -287,6 +290,35 @@ int command_command(const CommandOptions& options) {
   if (!client->send(message))
     return command_fail("the broker closed the connection; see its log, then try again");
   return answer_wait(*client, *looker, message, *snapshot);
+}
+
+/// Whether every GPU of a list is there: a list with a wrong one changes nothing.
+bool gpus_known(const CommandOptions& options, const std::vector<std::string>& gpus,
+                std::string* error) {
+  auto looker = Client::connect(socket_choose(options.socket).path, error);
+  const auto snapshot = looker ? snapshot_fetch(*looker, error) : std::nullopt;
+  return snapshot && std::ranges::all_of(gpus, [&](const std::string& gpu) {
+           return gpu_find(snapshot->gpus, gpu, error) != nullptr;
+         });
+}
+
+}  // namespace
+
+int command_command(const CommandOptions& options) {
+  const bool takes_list =
+      options.verb == CommandVerb::kDrain || options.verb == CommandVerb::kUndrain;
+  if (!takes_list || options.gpu.find(',') == std::string::npos) return one_command(options);
+  std::vector<std::string> gpus;
+  std::istringstream words(options.gpu + ",");
+  for (std::string word; std::getline(words, word, ',');) gpus.push_back(word);
+  std::string error;
+  if (!gpus_known(options, gpus, &error)) return command_fail(error);
+  for (const std::string& gpu : gpus) {
+    CommandOptions one = options;
+    one.gpu = gpu;
+    if (const int code = one_command(one); code != 0) return code;
+  }
+  return 0;
 }
 
 }  // namespace sluice::cli

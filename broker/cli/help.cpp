@@ -175,10 +175,10 @@ example:
 )";
 
 constexpr char kDrain[] =
-    R"(usage: sluice drain [--socket PATH] [--reason TEXT] [--until TIME] --gpu G
-       sluice undrain [--socket PATH] --gpu G
+    R"(usage: sluice drain [--socket PATH] [--reason TEXT] [--until TIME] --gpu G[,G...]
+       sluice undrain [--socket PATH] --gpu G[,G...]
 
-drain: GPU G, an index or UUID of sluice status, takes no new jobs; those that are on it stay until they end. A job that is
+drain: GPU G, an index or UUID of sluice status or a list of them (0,1), takes no new jobs; those that are on it stay until they end. A job that is
 suspended there comes back only after undrain, also where another GPU is free: sluice resume waits and says so. For maintenance,
 or to empty it for a job that owns it. undrain: it takes jobs again. For root, or whoever started a private broker. A broker
 that keeps a journal ([broker] state) and is started anew still knows it; a reboot opens all GPUs again. sluice status says

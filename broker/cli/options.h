@@ -55,7 +55,7 @@ struct DoctorOptions {
 struct CommandOptions {
   protocol::CommandVerb verb{};
   std::string tenant;        // a number or a name
-  std::string gpu;           // a UUID, its beginning, or an index
+  std::string gpu;           // a UUID, its beginning, or an index; of a drain also a list
   std::string reason;        // of a drain
   std::int64_t until_s = 0;  // of a drain, seconds of the epoch; 0 = for good
   std::string socket;

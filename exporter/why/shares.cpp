@@ -12,7 +12,8 @@ void ShareWatch::look(const Snapshot& snapshot) {
                          field_text(row.user, sizeof row.user),
                          row.state != protocol::TenantState::kSuspended, row.sm_mode};
   }
-  for (const auto& gpu : snapshot.gpus) guaranteed_[uuid_text(gpu.uuid)] = gpu.sm_guaranteed;
+  std::map<std::string, std::uint32_t> guaranteed;
+  for (const auto& gpu : snapshot.gpus) guaranteed[uuid_text(gpu.uuid)] = gpu.sm_guaranteed;
   for (const auto& row : snapshot.tenant_gpus) {
     Part& part = parts_[{uuid_text(row.gpu), row.tenant}];
     if (part.since_ns == 0) {
@@ -21,6 +22,8 @@ void ShareWatch::look(const Snapshot& snapshot) {
     }
     part.last = row;
     part.until_ns = snapshot.header.taken_ns;
+    if (const auto sum = guaranteed.find(uuid_text(row.gpu)); sum != guaranteed.end())
+      part.guaranteed = sum->second;
   }
 }
 
@@ -31,8 +34,7 @@ WhyShares ShareWatch::shares(protocol::TenantId tenant, const std::string& gpu) 
   out.kind = own->second.last.sm_kind;
   out.percent = own->second.last.sm_percent;
   if (const auto job = jobs_.find(tenant); job != jobs_.end()) out.mode = job->second.mode;
-  if (const auto sum = guaranteed_.find(gpu); sum != guaranteed_.end())
-    out.guaranteed = sum->second;
+  out.guaranteed = own->second.guaranteed;
   out.watched_ns = own->second.until_ns - own->second.since_ns;
   for (const auto& [key, part] : parts_) {
     if (key.first != gpu) continue;

@@ -27,10 +27,10 @@ class ShareWatch {
   struct Part {
     protocol::SnapshotTenantGpu first{}, last{};
     std::uint64_t since_ns = 0, until_ns = 0;
+    std::uint32_t guaranteed = 0;  // of the GPU, to all jobs, when this one was last there
   };
   std::map<protocol::TenantId, Job> jobs_;
   std::map<std::pair<std::string, protocol::TenantId>, Part> parts_;
-  std::map<std::string, std::uint32_t> guaranteed_;
 };
 
 }  // namespace sluice::exporter

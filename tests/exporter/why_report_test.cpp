@@ -176,6 +176,27 @@ TEST(WhySharesTest, WhoHadTheGpuMeanwhile) {
   EXPECT_EQ(watch.shares(9, gpu).percent, 0U);
 }
 
+// The GPU's guarantees without a job that ended are no room beside its own.
+TEST(WhySharesTest, AJobThatEndsIsToldTheGuaranteesOfItsTime) {
+  Snapshot snapshot{};
+  snapshot.header.taken_ns = 1'000'000'000;
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].sm_guaranteed = 75;
+  snapshot.tenants.resize(1);
+  snapshot.tenants[0].tenant = 1;
+  snapshot.tenant_gpus.resize(1);
+  snapshot.tenant_gpus[0].tenant = 1;
+  snapshot.tenant_gpus[0].sm_percent = 50;
+  ShareWatch watch;
+  watch.look(snapshot);
+  snapshot.header.taken_ns += 1'000'000'000;
+  snapshot.gpus[0].sm_guaranteed = 25;
+  snapshot.tenants.clear();
+  snapshot.tenant_gpus.clear();
+  watch.look(snapshot);
+  EXPECT_EQ(watch.shares(1, uuid_text(snapshot.gpus[0].uuid)).guaranteed, 75U);
+}
+
 TEST(WhyReportTest, NoAdviceForABusyGpu) {
   WhyReport report;
   report.rows = {row(950, 40, 10)};

@@ -273,6 +273,20 @@ class Draining(Movers):
                          "GPU 0 takes new jobs again\n")
         self.assertEqual(waiting.ask("hello"), "hello")
 
+    def test_a_list_of_gpus_is_drained_whole_or_not_at_all(self):
+        server = self.broker()
+        drained = lambda: [gpu["draining"] for gpu in server.status()["gpus"]]
+        for wrong in ("0,9", "0,"):
+            result = self.sluice("drain", "--socket", server.socket, "--gpu", wrong)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertIn("there is no GPU", result.stderr)
+        self.assertEqual(drained(), [False, False])
+        self.assertEqual(self.sluice("drain", "--socket", server.socket, "--gpu", "0,1").stdout.count(" takes no new jobs"), 2)
+        self.assertEqual(drained(), [True, True])
+        self.assertEqual(self.sluice("undrain", "--socket", server.socket, "--gpu", "1,0").stdout,
+                         "GPU 1 takes new jobs again\nGPU 0 takes new jobs again\n")
+        self.assertEqual(drained(), [False, False])
+
 
 class Losses(BrokerTest):
     def test_a_gpu_that_is_lost_ends_its_jobs_and_takes_no_more(self):
