@@ -62,7 +62,7 @@ const protocol::SnapshotGpu* gpu_find(const std::vector<protocol::SnapshotGpu>& 
     found = &gpu;
   }
   if (found == nullptr)
-    *error = "there is no GPU '" + text + "'; sluice status --json lists the UUIDs";
+    *error = "there is no GPU '" + text + "'; sluice status lists the GPUs by index and UUID";
   return found;
 }
 

@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "trainer/lab"), str(ROOT / "tests/exporter")]
 from browser import Browser
-from sluice_lab import cli, experiment, intervals, lab, plots, report, straggler, tail
+from sluice_lab import cli, experiment, intervals, jitter, lab, plots, report, straggler, tail
 from sluice_lab.experiment import Claim, Verdict
 from sluice_lab.intervals import Interval
 from sluice_lab.results import Results, ResultsError, measured_of
@@ -89,6 +89,13 @@ class Models(unittest.TestCase):
         for burst in (0.1, 1, 3):
             self.assertAlmostEqual(straggler.retained(1, burst, 0.4, steps=20_000), 0.6, delta=0.02)
 
+    def test_a_gang_has_the_time_in_which_no_request_runs_on_any_of_its_gpus(self):
+        for gpus in (1, 2, 4):
+            times = jitter.gang_step_times(0.1, 0.25, gpus, steps=20_000)
+            self.assertEqual(len(times), 20_000)
+            self.assertAlmostEqual(1 / intervals.mean(times), 0.75 ** gpus, delta=0.02)
+        self.assertLess(intervals.deviation(jitter.gang_step_times(0.0001, 0.25, 2, steps=200)), 0.02, "many short requests are even")
+
     def test_sliced_requests_take_twice_as_long_at_no_load(self):
         self.assertAlmostEqual(tail.sliced_p99(0.001, 5), 10, delta=0.1)
 
@@ -151,7 +158,7 @@ def made_up(one, quick):
         serves = cell.settings.get("serve", True)
         measured[name] = {"lag": [[0.001]], **{figure: [[low + draw.random() * (high - low) for _ in range(20)] for _ in range(6)]
                           for figure, low, high in (("latency_ms", 5, 15), ("train", 0.5, 0.6), ("serve", 0.3, 0.4), ("kept", 0.9, 1),
-                                                    ("steps_per_s", 10, 12), ("busy", 0.2, 0.3)) if serves or figure != "latency_ms"}}
+                                                    ("steps_per_s", 10, 12), ("step_ms", 50, 90), ("busy", 0.2, 0.3)) if serves or figure != "latency_ms"}}
     return measured
 
 
@@ -208,7 +215,7 @@ class WrongUse(unittest.TestCase):
     def test_each_mistake_is_named(self):
         with tempfile.TemporaryDirectory() as place:
             pathlib.Path(place, "file").write_text("")
-            for words, code, text in ((["run", "nothing"], 2, "there is no experiment 'nothing'; there are: tail, straggler, or all"),
+            for words, code, text in ((["run", "nothing"], 2, "there is no experiment 'nothing'; there are: tail, straggler, jitter, or all"),
                                       (["run", "tail", "--repeats", "0"], 2, "--repeats is at least 1"),
                                       (["run", "tail", "--dilation", "x"], 2, "--dilation"),
                                       (["run", "tail", "--rival", "other:env=A=B"], 2, "takes NAME:preload=PATH"),
@@ -247,6 +254,13 @@ class Small(unittest.TestCase):
         figures = self.run_cell(straggler.Straggler(), "2 ranks, bursts of 0.1")
         self.assertGreater(min(intervals.pooled(figures["steps_per_s"])), 0)
         self.assertGreater(min(intervals.pooled(figures["busy"])), 0)
+
+    def test_a_gang_beside_requests(self):
+        one = jitter.Jitter()
+        figures = self.run_cell(one, jitter.WAYS["guarantee"])
+        self.assertGreater(len(intervals.pooled(figures["step_ms"])), 5)
+        self.assertGreater(len(intervals.pooled(figures["latency_ms"])), 20)
+        self.assertGreater(len(intervals.pooled(self.run_cell(one, jitter.ALONE)["step_ms"])), 20)
 
     def test_a_run_that_is_stopped_keeps_what_it_has_and_goes_on(self):
         with tempfile.TemporaryDirectory() as place:

@@ -65,7 +65,8 @@ class Experiment:
         raise NotImplementedError
 
     def measure(self, lab, cell, seed):
-        """Runs the cell. Returns a dict: the name of a figure to its blocks; `lag` has one sample."""
+        """Runs the cell. Returns a dict: the name of a figure to its blocks; `lag`, where it is measured, has one
+        sample."""
         raise NotImplementedError
 
     def seconds(self, lab, cell):
@@ -95,6 +96,6 @@ class Experiment:
 
 
 def lag_of(measured):
-    """Returns the largest lag of all runs."""
+    """Returns the largest lag of all runs; None where it is not measured."""
     lags = [sample for figures in measured.values() for block in figures.get("lag", []) for sample in block]
-    return max(lags, default=0.0)
+    return max(lags, default=None)

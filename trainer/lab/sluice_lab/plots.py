@@ -116,12 +116,11 @@ def series_svg(series, number, x, y):
 
 
 def description(plot):
-    """Returns all values as a text."""
+    """Returns all marks, and of each line five points, as a text."""
     parts = []
     for series in plot.series:
-        if series.line:
-            continue
-        values = ", ".join(f"{at:g}: {interval.text()}" for at, interval in series.points)
+        points = series.points[::max(1, len(series.points) // 5)] if series.line else series.points
+        values = ", ".join(f"{at:g}: {interval.text()}" for at, interval in points)
         parts.append(f"{series.label}: {values}")
     return f"{plot.y_label} over {plot.x_label}. " + "; ".join(parts)
 

@@ -242,10 +242,11 @@ class Machine:
             if self.arguments.preload:
                 env["LD_PRELOAD"] = os.path.abspath(self.arguments.preload)
             elif not self.arguments.bare:
-                command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--memory",
-                           MEMORY_GPU if self.arguments.gpu else MEMORY_SOFT,
-                           "--weight" if spec.weight else "--sm", str(spec.percent), "--sm-mode", spec.sm_mode, "--class", spec.tenant_class, "--name",
-                           spec.name, *spec.where, "--", *command]
+                vgpu = ["--memory", MEMORY_GPU if self.arguments.gpu else MEMORY_SOFT, "--weight" if spec.weight else "--sm",
+                        str(spec.percent), "--sm-mode", spec.sm_mode]
+                command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--class",
+                           spec.tenant_class, "--name", spec.name, *(vgpu if spec.tenant_class != "exclusive" else []), *spec.where,
+                           "--", *command]
             self.tenants.append(Tenant(command, env))
         deadline = time.monotonic() + PATIENCE_S
         for tenant in self.tenants:

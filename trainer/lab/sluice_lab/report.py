@@ -68,13 +68,14 @@ class Outcome:
         self.lesson = experiment.lesson(lab, measured)
         self.plots = experiment.plots(lab, measured)
         self.lag, self.noise = lag_of(measured), experiment.noise(measured)
-        if self.lag > LAG_MAX:
+        self.lags = self.lag is not None and self.lag > LAG_MAX
+        if self.lags:
             self.verdict = Verdict.INCONCLUSIVE
 
     def conditions(self):
         """Returns what the figures stand on, in a sentence."""
-        text = f"Lag of the software GPUs {self.lag:.2%}"
-        if self.lag > LAG_MAX:
+        text = "Lag is not measured here" if self.lag is None else f"Lag of the software GPUs {self.lag:.2%}"
+        if self.lags:
             text += f" (above {LAG_MAX:.0%}: this host was too slow or too busy, and the verdict is open)"
         if self.noise is not None:
             text += f"; noise floor {self.noise:.1%}, by the first cell measured twice"

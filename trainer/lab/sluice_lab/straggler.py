@@ -13,15 +13,15 @@ BURST_PERCENT, RANK_PERCENT = 60, 40  # bursts go first as long as they take les
 ERROR_MOST = 0.05
 
 
-def retained(ranks, burst, busy, steps=4000, seed=1):
-    """Returns the speed of a synchronous job, of that alone, by the model: each of `ranks` GPUs is taken by bursts of `burst`
-    steps' length, with exponential pauses, for the part `busy` of its time; a rank works in the pauses; a step ends when all ranks
-    have done their part of it. One step alone is the unit of time."""
+def step_times(ranks, burst, busy, steps=4000, seed=1):
+    """Returns the lengths of a synchronous job's steps by the model: each of `ranks` GPUs is taken by bursts of `burst` steps' length,
+    with exponential pauses, for the part `busy` of its time; a rank works in the pauses; a step ends when all ranks have done their
+    part of it. One step alone is the unit of time."""
     draw = random.Random(seed)
     pause = burst * (1 - busy) / busy
     # Each GPU is in a burst until taken_until, and free from then until free_until.
     gpus = [[0.0, draw.expovariate(1 / pause)] for _ in range(ranks)]
-    now = 0.0
+    now, times = 0.0, []
     for _ in range(steps):
         ends = []
         for gpu in gpus:
@@ -36,8 +36,14 @@ def retained(ranks, burst, busy, steps=4000, seed=1):
                 left -= gpu[1] - at
                 at = gpu[1]
             ends.append(at + left)
+        times.append(max(ends) - now)
         now = max(ends)
-    return steps / now
+    return times
+
+
+def retained(ranks, burst, busy, steps=4000, seed=1):
+    """Returns the speed of such a job, of that alone."""
+    return 1 / mean(step_times(ranks, burst, busy, steps, seed))
 
 
 def limits(ranks, busy):
