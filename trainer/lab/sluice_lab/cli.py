@@ -51,8 +51,15 @@ def rival_of(text):
     return Rival(name, preload, env)
 
 
+class Parser(argparse.ArgumentParser):
+    """Python's own keeps it to itself that its help could not be written."""
+
+    def _print_message(self, message, file=None):
+        print(message, end="", file=file or sys.stderr)
+
+
 def parser_of(build):
-    parser = argparse.ArgumentParser(prog="sluice lab", description="Experiments that show what sharing a GPU gives and what it "
+    parser = Parser(prog="sluice lab", description="Experiments that show what sharing a GPU gives and what it "
                                      "costs, each with a prediction, intervals and a verdict.",
                                      epilog="exit codes: 0; 1 something failed; 2 wrong use; 130 stopped: the same command goes on")
     commands = parser.add_subparsers(dest="command", required=True, metavar="list | run | report | compare")
@@ -242,5 +249,7 @@ def main(build, words):
         said = (error.stderr or "").strip().splitlines()
         say(f"sluice: {pathlib.Path(error.cmd[0]).name} failed: {said[-1] if said else error}")
     except OSError as error:
+        if error.filename is None:
+            raise  # standard output is lost
         say(f"sluice: {error.filename}: {error.strerror}")
     return FAILED
