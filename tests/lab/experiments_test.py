@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "trainer/lab"), str(ROOT / "tests/exporter")]
 from browser import Browser
-from sluice_lab import cli, experiment, intervals, jitter, lab, plots, report, straggler, tail
+from sluice_lab import cli, consolidation, experiment, intervals, jitter, lab, plots, report, straggler, tail
 from sluice_lab.experiment import Claim, Verdict
 from sluice_lab.intervals import Interval
 from sluice_lab.results import Results, ResultsError, measured_of
@@ -95,6 +95,20 @@ class Models(unittest.TestCase):
             self.assertEqual(len(times), 20_000)
             self.assertAlmostEqual(1 / intervals.mean(times), 0.75 ** gpus, delta=0.02)
         self.assertLess(intervals.deviation(jitter.gang_step_times(0.0001, 0.25, 2, steps=200)), 0.02, "many short requests are even")
+
+    def test_services_in_turns_are_a_queue_of_fixed_service(self):
+        for services in (2, 4, 6):
+            load = services * 0.1
+            times = consolidation.shared_times(services, 0.1, False, requests=30_000)
+            self.assertAlmostEqual(intervals.mean(times), 1 + load / (2 * (1 - load)), delta=0.05)
+            dearer = consolidation.shared_times(services, 0.1, False, change=0.1, requests=30_000)
+            self.assertGreater(intervals.mean(dearer), intervals.mean(times), "an idle service keeps its turn for a moment")
+
+    def test_many_services_in_slices_take_as_long_as_a_processor_that_is_shared_evenly(self):
+        # The mean of processor sharing is service / (1 - load), whatever the service; a hundred services hardly wait for themselves.
+        times = consolidation.shared_times(100, 0.005, True, requests=30_000)
+        self.assertEqual(len(times), 30_000)
+        self.assertAlmostEqual(intervals.mean(times), 2, delta=0.15)
 
     def test_sliced_requests_take_twice_as_long_at_no_load(self):
         self.assertAlmostEqual(tail.sliced_p99(0.001, 5), 10, delta=0.1)
@@ -215,7 +229,7 @@ class WrongUse(unittest.TestCase):
     def test_each_mistake_is_named(self):
         with tempfile.TemporaryDirectory() as place:
             pathlib.Path(place, "file").write_text("")
-            for words, code, text in ((["run", "nothing"], 2, "there is no experiment 'nothing'; there are: tail, straggler, jitter, or all"),
+            for words, code, text in ((["run", "nothing"], 2, "there is no experiment 'nothing'; there are: consolidation, tail, straggler, jitter, or all"),
                                       (["run", "tail", "--repeats", "0"], 2, "--repeats is at least 1"),
                                       (["run", "tail", "--dilation", "x"], 2, "--dilation"),
                                       (["run", "tail", "--rival", "other:env=A=B"], 2, "takes NAME:preload=PATH"),
@@ -243,6 +257,11 @@ class Small(unittest.TestCase):
         cell = next(cell for cell in one.cells(here) if cell.name == name)
         one.model_s = lambda *_: 2
         return one.measure(here, cell, 1)
+
+    def test_services_in_turns(self):
+        figures = self.run_cell(consolidation.Consolidation(), "3 services, turns")
+        self.assertGreater(len(intervals.pooled(figures["latency_ms"])), 20)
+        self.assertGreater(min(intervals.pooled(figures["busy"])), 0)
 
     def test_requests_beside_training(self):
         figures = self.run_cell(tail.Tail(), tail.POLICIES["priority"])

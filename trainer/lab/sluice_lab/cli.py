@@ -9,13 +9,14 @@ import sys
 import time
 
 from . import processes, report
+from .consolidation import Consolidation
 from .jitter import Jitter
 from .lab import Lab, Rival
 from .results import Results, ResultsError, file_write, measured_of
 from .straggler import Straggler
 from .tail import Tail
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (Tail(), Straggler(), Jitter())}
+EXPERIMENTS = {experiment.name: experiment for experiment in (Consolidation(), Tail(), Straggler(), Jitter())}
 QUICK_REPEATS, REPEATS = 2, 5
 AGAIN = ", again"  # the second run of a repeat's first cell
 FAILED, WRONG_USE, STOPPED = 1, 2, 130
