@@ -168,7 +168,7 @@ def made_up(one, quick):
     draw = random.Random(3)
     measured = {}
     for cell in [*one.cells(quick), one.cells(quick)[0]]:
-        name = cell.name + (cli.AGAIN if cell.name in measured else "")
+        name = cell.name + (experiment.AGAIN if cell.name in measured else "")
         serves = cell.settings.get("serve", True)
         measured[name] = {"lag": [[0.001]], **{figure: [[low + draw.random() * (high - low) for _ in range(20)] for _ in range(6)]
                           for figure, low, high in (("latency_ms", 5, 15), ("train", 0.5, 0.6), ("serve", 0.3, 0.4), ("kept", 0.9, 1),
@@ -204,6 +204,15 @@ class Page(unittest.TestCase):
         outcome = report.Outcome(self.lab, one, measured)
         self.assertEqual(outcome.verdict, Verdict.INCONCLUSIVE)
         self.assertIn("above 2%", outcome.conditions())
+
+    def test_the_noise_floor_is_how_far_the_first_cell_was_from_itself(self):
+        one = cli.EXPERIMENTS["straggler"]
+        measured = made_up(one, self.lab)
+        first = one.cells(self.lab)[0].name
+        measured[first]["steps_per_s"], measured[first + experiment.AGAIN]["steps_per_s"] = [[10], [10]], [[10], [11]]
+        self.assertAlmostEqual(one.noise(measured), 0.05)
+        del measured[first + experiment.AGAIN]
+        self.assertIsNone(one.noise(measured))
 
     def test_results_are_json(self):
         known = json.loads(report.json_of(SETTINGS, self.outcomes))

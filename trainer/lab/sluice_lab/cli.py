@@ -10,6 +10,7 @@ import time
 
 from . import processes, report
 from .consolidation import Consolidation
+from .experiment import AGAIN
 from .jitter import Jitter
 from .lab import Lab, Rival
 from .results import Results, ResultsError, file_write, measured_of
@@ -18,7 +19,6 @@ from .tail import Tail
 
 EXPERIMENTS = {experiment.name: experiment for experiment in (Consolidation(), Tail(), Straggler(), Jitter())}
 QUICK_REPEATS, REPEATS = 2, 5
-AGAIN = ", again"  # the second run of a repeat's first cell
 FAILED, WRONG_USE, STOPPED = 1, 2, 130
 
 

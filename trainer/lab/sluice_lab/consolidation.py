@@ -5,7 +5,7 @@ import random
 
 from . import plots, processes
 from .experiment import Cell, Claim, Experiment
-from .intervals import Interval, estimate, mean, percentile, pooled, ratio_of
+from .intervals import Interval, estimate, mean, median, p99, part_within, pooled, ratio_of
 from .lab import shares_in
 
 LOAD = 0.1  # the part of the GPU that each service asks for
@@ -18,10 +18,6 @@ PART_IN_TIME = 0.99
 
 ALONE = "1 service"
 POLICIES = {"none": "no control", "turns": "turns"}
-
-
-def p99(samples):
-    return percentile(samples, 99)
 
 
 def shared_times(services, load, sliced, change=0.0, requests=10_000, seed=1):
@@ -90,6 +86,7 @@ class Consolidation(Experiment):
              f"A request is in time within {OBJECTIVE} times the p99 of one service alone. Under turns, services are of class inference; "
              "with no control the GPU cuts its time into slices.")
     refuted_if = "under turns one GPU does not hold three of them, in time, at three times the use that one service makes of it"
+    noise_of = ("latency_ms", median)
 
     def counts(self, lab):
         return (2, 3, 4, 6) if lab.quick else (2, 3, 4, 5, 6, 8)
@@ -126,8 +123,7 @@ class Consolidation(Experiment):
 
     def in_time(self, measured, name):
         objective = OBJECTIVE * p99(pooled(measured[ALONE]["latency_ms"]))
-        return estimate(lambda times: sum(time <= objective for time in times) / len(times) if times else float("nan"),
-                        measured[name]["latency_ms"])
+        return estimate(lambda times: part_within(times, objective), measured[name]["latency_ms"])
 
     def busy(self, measured, name):
         return estimate(mean, measured[name]["busy"])
@@ -172,9 +168,3 @@ class Consolidation(Experiment):
         series.append(plots.Series("objective", [(n, Interval(OBJECTIVE)) for n in every], line=True))
         return [plots.Plot("Slow requests, by services on the GPU", "services on one GPU", "p99 of requests, of one service alone", series,
                            y_log=True, x_most=self.counts(lab)[-1] + 0.5)]
-
-    def noise(self, measured):
-        again = measured.get(f"{ALONE}, again")
-        if not again:
-            return None
-        return abs(estimate(ratio_of(lambda times: percentile(times, 50)), again["latency_ms"], measured[ALONE]["latency_ms"]).value - 1)

@@ -4,8 +4,9 @@ import dataclasses
 import enum
 import math
 
-from .intervals import Interval
+from .intervals import Interval, pooled
 
+AGAIN = ", again"  # ends the name of a repeat's first cell when it runs for the second time
 LAG_MAX = 0.02  # execution that overran the software GPU's model by more says more about the host
 
 
@@ -58,6 +59,7 @@ class Experiment:
     question = ""
     setup = ""
     refuted_if = ""
+    noise_of = None  # (a figure of the first cell, a statistic)
 
     def cells(self, lab):
         """Returns the cells in the order in which they run. The first one is run again at the end of a repeat: how far both
@@ -91,8 +93,13 @@ class Experiment:
         raise NotImplementedError
 
     def noise(self, measured):
-        """Returns the difference of the first cell's two runs of a repeat, relative; None where there are none."""
-        return None
+        """Returns how far the first cell's second runs are from its first ones, relative; None before there are any."""
+        again = next((name for name in measured if name.endswith(AGAIN)), None)
+        if again is None:
+            return None
+        figure, statistic = self.noise_of
+        first = measured[again.removesuffix(AGAIN)]
+        return abs(statistic(pooled(measured[again][figure])) / statistic(pooled(first[figure])) - 1)
 
 
 def lag_of(measured):

@@ -36,6 +36,19 @@ def percentile(samples, part):
     return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]
 
 
+def median(samples):
+    return percentile(samples, 50)
+
+
+def p99(samples):
+    return percentile(samples, 99)
+
+
+def part_within(samples, most):
+    """Returns the part of the samples that are at most `most`; NaN of none."""
+    return sum(sample <= most for sample in samples) / len(samples) if samples else math.nan
+
+
 def mean(samples):
     return statistics.fmean(samples) if samples else math.nan
 

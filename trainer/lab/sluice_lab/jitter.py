@@ -4,7 +4,7 @@ import random
 
 from . import plots, processes
 from .experiment import Cell, Claim, Experiment
-from .intervals import Interval, deviation, estimate, mean, percentile, pooled, ratio_of
+from .intervals import Interval, deviation, estimate, mean, median, p99, percentile, pooled, ratio_of
 
 GPUS = 2
 STEP_KERNELS, KERNEL_US = 25, 2000  # a step of 50 ms
@@ -16,10 +16,6 @@ EVEN, UNEVEN = 0.02, 3
 
 ALONE = "exclusive"
 WAYS = {"none": "no control (time slices)", "guarantee": f"guaranteed {PERCENT} %", "weight": f"weight of {PERCENT}"}
-
-
-def p99(samples):
-    return percentile(samples, 99)
 
 
 def requests_of(service, load, random_):
@@ -57,6 +53,7 @@ class Jitter(Experiment):
              "times over their mean.")
     refuted_if = (f"the exclusive job's CV is above {EVEN}, or a shared one's is less than {UNEVEN} times as large, or the guaranteed job "
                   "has less than nine tenths of the time in which no request runs on either GPU")
+    noise_of = ("steps_per_s", mean)
 
     def model_s(self, lab):
         return 10 if lab.quick else 60
@@ -107,7 +104,7 @@ class Jitter(Experiment):
                                                                             measured[ALONE]["steps_per_s"]),
                          "predicted speed": 1 / mean(expected) if expected else float("nan"),
                          "step CV": self.cv(measured, label), "predicted CV": deviation(expected),
-                         "step p50, ms": estimate(lambda times: percentile(times, 50), measured[label]["step_ms"]),
+                         "step p50, ms": estimate(median, measured[label]["step_ms"]),
                          "step p99, ms": estimate(p99, measured[label]["step_ms"])})
         return rows
 
@@ -134,9 +131,3 @@ class Jitter(Experiment):
             points = [(percentile(times, part), Interval(part / 100)) for part in range(1, 100)] if times else []
             series.append(plots.Series(label, points, line=True))
         return [plots.Plot("Step times", "step, ms", "part of the steps that take at most so long", series, x_log=True, y_least=0, y_most=1)]
-
-    def noise(self, measured):
-        again = measured.get(f"{ALONE}, again")
-        if not again:
-            return None
-        return abs(estimate(ratio_of(mean), again["steps_per_s"], measured[ALONE]["steps_per_s"]).value - 1)

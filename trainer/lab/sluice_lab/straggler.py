@@ -59,6 +59,7 @@ class Straggler(Experiment):
              f"other after each. On each GPU another job of class inference takes {BUSY:.0%} of the time, in bursts of a part of a "
              "step up to several steps, at random times. Alone the same ranks run without those jobs.")
     refuted_if = f"a measured speed is more than {ERROR_MOST:.0%} from what the model of the bursts says"
+    noise_of = ("steps_per_s", mean)
 
     def ranks(self, lab):
         return (2, 4) if lab.quick else (1, 2, 4, 8)
@@ -157,10 +158,3 @@ class Straggler(Experiment):
         series += [plots.Series("limit of short bursts", [(n, Interval(limits(n, BUSY)[0])) for n in every], line=True),
                    plots.Series("limit of long bursts", [(n, Interval(limits(n, BUSY)[1])) for n in every], line=True)]
         return [plots.Plot("Speed kept, by ranks and length of bursts", "ranks", "speed, of that alone", series, y_least=0, y_most=1, x_most=self.ranks(lab)[-1] + 0.5)]
-
-    def noise(self, measured):
-        again = next((name for name in measured if name.endswith("alone, again")), None)
-        if not again:
-            return None
-        first, again = again.removesuffix(", again"), measured[again]
-        return abs(estimate(ratio_of(mean), again["steps_per_s"], measured[first]["steps_per_s"]).value - 1)

@@ -3,7 +3,7 @@ import random
 
 from . import plots, processes
 from .experiment import Cell, Claim, Experiment
-from .intervals import estimate, mean, percentile, ratio_of
+from .intervals import estimate, mean, median, p99, part_within, pooled, ratio_of
 from .lab import shares_in
 
 LOAD = 0.4  # the part of the GPU that requests ask for
@@ -18,10 +18,6 @@ POLICIES = {"none": "no control (time slices)", "equal": "equal turns", "fixed":
             "priority": "inference first", "oversold": f"inference first, beside {OVERSOLD_TRAININGS} weights"}
 
 
-def p99(samples):
-    return percentile(samples, 99)
-
-
 def sliced_p99(load, service_ms, requests=20000, seed=1):
     """Returns the p99 in milliseconds of requests at random times on a GPU of which a neighbour that always wants takes every
     other time slice: each takes twice as long, and waits for those before it (an M/D/1 queue, simulated)."""
@@ -32,7 +28,7 @@ def sliced_p99(load, service_ms, requests=20000, seed=1):
         at += draw.expovariate(load / service_ms)
         free = max(at, free) + 2 * service_ms
         times.append(free - at)
-    return percentile(times, 99)
+    return p99(times)
 
 
 class Tail(Experiment):
@@ -45,6 +41,7 @@ class Tail(Experiment):
              "A request's time is from when it was meant to start to the device's time of its last kernel's end.")
     refuted_if = ("under 'inference first' the p99 is above 1.15 times that alone, or training has less than 0.90 of what requests "
                   "leave, or no control does not double the p99")
+    noise_of = ("latency_ms", median)
 
     def model_s(self, lab):
         return 6 if lab.quick else 30
@@ -127,9 +124,8 @@ class Tail(Experiment):
         return estimate(mean, measured[label]["kept"])
 
     def in_time(self, measured, label):
-        objective = OBJECTIVE * p99([x for block in measured["requests alone"]["latency_ms"] for x in block])
-        return estimate(lambda times: sum(time <= objective for time in times) / len(times) if times else float("nan"),
-                        measured[label]["latency_ms"])
+        objective = OBJECTIVE * p99(pooled(measured["requests alone"]["latency_ms"]))
+        return estimate(lambda times: part_within(times, objective), measured[label]["latency_ms"])
 
     def labels(self, lab, measured):
         names = [*POLICIES.values(), *([lab.rival.name] if lab.rival else [])]
@@ -141,7 +137,7 @@ class Tail(Experiment):
             policy = next((p for p, name in POLICIES.items() if name == label), None)
             expected = self.predict(lab, policy) if policy else (float("nan"), float("nan"))
             rows.append({"policy": label, "p99, of alone": self.ratio(measured, label), "predicted p99": expected[0],
-                         "p50, of alone": self.ratio(measured, label, lambda times: percentile(times, 50)),
+                         "p50, of alone": self.ratio(measured, label, median),
                          "in time": self.in_time(measured, label), "training, of alone": self.throughput(measured, label),
                          "predicted training": expected[1], "kept of what requests leave": self.kept(measured, label)})
         return rows
@@ -167,10 +163,3 @@ class Tail(Experiment):
             series.append(plots.Series(label, [(self.throughput(measured, label).value, self.ratio(measured, label))]))
         return [plots.Plot("Slow requests against training, by policy", "training, of its speed alone",
                            "p99 of requests, of that alone", series, y_log=True, x_most=1)]
-
-    def noise(self, measured):
-        again = measured.get("requests alone, again")
-        if not again:
-            return None
-        return abs(estimate(ratio_of(lambda times: percentile(times, 50)), again["latency_ms"],
-                            measured["requests alone"]["latency_ms"]).value - 1)
