@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "trainer/lab"), str(ROOT / "tests/exporter")]
 from browser import Browser
-from sluice_lab import cli, consolidation, experiment, intervals, jitter, lab, plots, report, straggler, tail
+from sluice_lab import cli, consolidation, experiment, intervals, jitter, lab, plots, processes, report, straggler, tail
 from sluice_lab.experiment import Claim, Verdict
 from sluice_lab.intervals import Interval
 from sluice_lab.results import Results, ResultsError, measured_of
@@ -218,6 +218,23 @@ class Page(unittest.TestCase):
         known = json.loads(report.json_of(SETTINGS, self.outcomes))
         self.assertEqual([one["experiment"] for one in known["experiments"]], list(cli.EXPERIMENTS))
 
+    def test_whole_runs_are_reported_and_compared(self):
+        one = cli.EXPERIMENTS["straggler"]
+        with tempfile.TemporaryDirectory() as place:
+            for name in ("a", "b"):
+                results = Results(f"{place}/{name}")
+                results.settings_keep(SETTINGS)
+                for cell, figures in made_up(one, self.lab).items():
+                    results.append(one.name, cell, 0, figures)
+            done = sluice_lab("report", f"{place}/a")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn(one.title, pathlib.Path(place, "a/report.html").read_text())
+            self.assertEqual(json.loads(pathlib.Path(place, "a/results.json").read_text())["experiments"][0]["experiment"], one.name)
+            done = sluice_lab("compare", f"{place}/a", f"{place}/b")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("\n  A  "), done.stdout.count("\n  B  "))
+            self.assertGreater(done.stdout.count("\n  A  "), 4)
+
     @unittest.skipIf(Browser.installed() is None, "no Chromium is installed (Debian package chromium)")
     def test_a_browser_shows_it_without_a_complaint_and_asks_for_nothing_else(self):
         with tempfile.TemporaryDirectory() as place, Browser() as browser:
@@ -251,6 +268,14 @@ class WrongUse(unittest.TestCase):
                 self.assertIn(text, done.stderr)
                 self.assertNotIn("Traceback", done.stderr)
 
+    def test_mistakes_of_the_load_are_named(self):
+        for words, text in ((["--pattern", "rank"], "--pattern rank needs --meeting FILE"), (["--kernel", "9"], "--kernel: a name of letters"),
+                            (["--pattern", "rank", "--meeting", "/x", "--ranks", "2", "--rank", "2"], "--rank 2 is not below --ranks 2"),
+                            (["--pattern", "none"], "--pattern")):
+            done = subprocess.run([BUILD / "bin/sluice-load", *words], capture_output=True, text=True, check=False, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(text, done.stderr)
+
     def test_the_list_says_how_long_each_takes(self):
         said = sluice_lab("list").stdout
         for name in cli.EXPERIMENTS:
@@ -266,6 +291,14 @@ class Small(unittest.TestCase):
         cell = next(cell for cell in one.cells(here) if cell.name == name)
         one.model_s = lambda *_: 2
         return one.measure(here, cell, 1)
+
+    def test_a_tenant_is_on_its_gpu_with_no_control_too(self):
+        words = [processes.load("loop", kernel="k", kernel_us=1000, depth=4)] * 2
+        with lab.Lab(BUILD, dilation=1).machine({"k": 1000}, gpus=2, bare=True) as machine:
+            machine.start([processes.Spec(f"t{gpu}", 50, words[gpu], gpu=gpu) for gpu in (0, 1)])
+            shares = processes.shares_of(machine.watch(0.5, 1.5, 1))
+        for (share,) in shares:
+            self.assertGreater(share, 0.6, "on one GPU each would have half of it")
 
     def test_services_in_turns(self):
         figures = self.run_cell(consolidation.Consolidation(), "3 services, turns")

@@ -222,7 +222,7 @@ int lab_run(Options& options) {
   return failed ? 1 : 0;
 }
 
-/// Becomes sluice-experiments, whose words these are. Returns if it cannot.
+/// Becomes sluice-experiments with these arguments. Returns if it cannot.
 int experiments_execute(char** argv) {
   const std::string program =
       fs::read_symlink("/proc/self/exe").parent_path() / "sluice-experiments";

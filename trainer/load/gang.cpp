@@ -1,4 +1,4 @@
-// One process with a rank on each GPU, whose steps end with a collective that spins on the GPUs.
+// One process with a rank on each GPU. Each step ends with a collective that spins on the GPUs.
 #include <atomic>
 #include <chrono>
 #include <climits>

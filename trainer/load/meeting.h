@@ -18,7 +18,7 @@ class LoadMeeting {
   LoadMeeting& operator=(const LoadMeeting&) = delete;
 
   /// Returns true when all ranks have come, false once `over` says so: it is asked every now and
-  /// then. Nobody meets in this file any more after that.
+  /// then. After false the file is of no use: a rank has counted itself and left.
   bool wait(const std::function<bool()>& over);
 
  private:

@@ -39,11 +39,10 @@ bool load_options_parse(int argc, char** argv, LoadOptions* out, int* exit_code)
             "loop: kernels, --depth of them in flight; sync: a kernel, a wait, again; bursts: "
             "--kernels, a wait, a pause; graph: graphs of --kernels, two in flight; streams: "
             "kernels of one block in --streams, four in flight each; requests: --kernels at random "
-            "times, --gap-us apart; gang: one process with a rank on each of --ranks GPUs, whose "
-            "steps of --kernels end with a collective that spins; rank: one rank of those, whose "
-            "steps end when all processes of --meeting are there; once: --kernels in each of "
-            "--streams, prints `took NS` and ends; calibrate: prints this GPU's --rounds-per-us "
-            "and ends",
+            "times, --gap-us apart; gang: one process with a rank on each of --ranks GPUs; each "
+            "step is --kernels and a collective that spins; rank: one such rank; each step ends "
+            "when all processes of --meeting are there; once: --kernels in each of --streams, "
+            "prints `took NS` and ends; calibrate: prints this GPU's --rounds-per-us and ends",
             {"loop", "sync", "bursts", "graph", "streams", "requests", "gang", "rank", "once",
              "calibrate"});
   line.text("--kernel", out->kernel, "name of the kernel");

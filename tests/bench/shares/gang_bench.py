@@ -62,8 +62,8 @@ def run(arguments, kernel):
     gang = processes.load("gang", kernel="step", kernel_us=KERNEL_US * dilation, kernels=KERNELS, host_us=arguments.host * dilation,
                           ranks=arguments.gpus)
     other = processes.load("loop", kernel="other", kernel_us=kernel * dilation, depth=4)
-    specs = [processes.Spec("gang", arguments.percent, gang, where=("--gpus", str(arguments.gpus)))]
-    specs += [processes.Spec(name, arguments.percent, other, where=("--gpu", str(gpu)))
+    specs = [processes.Spec("gang", arguments.percent, gang, gpus=arguments.gpus)]
+    specs += [processes.Spec(name, arguments.percent, other, gpu=gpu)
               for gpu, name in enumerate(names(arguments)[1:])]
     timed = f"step={KERNEL_US * dilation}us/skip,other={kernel * dilation}us/skip"
     with processes.Machine(arguments, timed, COUNT=arguments.gpus, RATE=RATE) as machine:

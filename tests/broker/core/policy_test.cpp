@@ -211,7 +211,7 @@ TEST(Band, TimeThatInferenceHadAloneIsNoDebtOfIt) {
   if (!core.open(batch)) core.drain(serve);
   ASSERT_TRUE(core.open(batch));
   core.want(serve);
-  EXPECT_FALSE(core.open(batch)) << "nobody else wanted the GPU then";
+  EXPECT_FALSE(core.open(batch)) << "no other job wanted the GPU then";
 }
 
 TEST(Band, InferenceTenantsAreFairAmongThemselves) {

@@ -71,11 +71,11 @@ class Jitter(Experiment):
         words = processes.load("gang", kernel="step", kernel_us=lab.us(KERNEL_US), kernels=STEP_KERNELS, ranks=GPUS)
         whole = way == "exclusive"
         specs = [processes.Spec("training", PERCENT, words, "exclusive" if whole else "batch", weight=way == "weight",
-                                where=("--gpus", str(GPUS)))]
+                                gpus=GPUS)]
         for gpu in range(0 if whole else GPUS):
             words = processes.load("requests", kernel="serve", kernel_us=lab.us(REQUEST_KERNEL_US), kernels=REQUEST_KERNELS,
                                    gap_us=lab.us(REQUEST_KERNELS * REQUEST_KERNEL_US / LOAD), seed=seed * 100 + gpu)
-            specs.append(processes.Spec(f"serve-{gpu}", PERCENT, words, "inference", where=("--gpu", str(gpu))))
+            specs.append(processes.Spec(f"serve-{gpu}", PERCENT, words, "inference", gpu=gpu))
         return specs
 
     def measure(self, lab, cell, seed):
@@ -122,7 +122,7 @@ class Jitter(Experiment):
         shared = WAYS["guarantee"]
         return (f"Steps of {STEP_KERNELS * KERNEL_US / 1000:.0f} ms vary by {self.cv(measured, ALONE).value:.1%} with whole GPUs, by "
                 f"{self.cv(measured, WAYS['none']).value:.0%} beside requests with no control, and by {self.cv(measured, shared).value:.0%} "
-                "with a guaranteed share, where a step waits for the slower of two GPUs.")
+                "with a guaranteed share, where a step runs only while both GPUs are free.")
 
     def plots(self, lab, measured):
         series = []

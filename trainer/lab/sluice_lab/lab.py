@@ -6,7 +6,6 @@ import math
 import pathlib
 
 from . import processes
-from .intervals import pooled
 
 # The software GPU's own times, in microseconds (its defaults), which are stretched like all others.
 SLICE_US, SWITCH_US, LAUNCH_US = 2000, 5, 3
@@ -81,7 +80,3 @@ def shares_in(looks, tenants):
     """Returns for each block the part of one GPU's time that these tenants' kernels ran."""
     shares = processes.shares_of(looks)
     return [[sum(shares[i][block] for i in tenants)] for block in range(len(looks) - 1)]
-
-
-def count(blocks):
-    return len(pooled(blocks))

@@ -120,7 +120,8 @@ class Spec:
     tenant_class: str = "batch"
     sm_mode: str = "best-effort"
     weight: bool = False  # the share is a weight, and no guarantee
-    where: tuple = ()  # further words of sluice run: on which GPUs
+    gpu: int = None  # the GPU that it runs on; None: whichever
+    gpus: int = 1  # how many it has
 
 
 def expand(setting, spec, index, count, directory):
@@ -239,14 +240,16 @@ class Machine:
         for index, spec in enumerate(specs):
             env, command = dict(self.env), self.program + spec.words
             env.update(expand(setting, spec, index, len(specs), self.directory) for setting in self.arguments.env)
+            if spec.gpu is not None and self.broker is None:
+                env["CUDA_VISIBLE_DEVICES"] = str(spec.gpu)
             if self.arguments.preload:
                 env["LD_PRELOAD"] = os.path.abspath(self.arguments.preload)
             elif not self.arguments.bare:
                 vgpu = ["--memory", MEMORY_GPU if self.arguments.gpu else MEMORY_SOFT, "--weight" if spec.weight else "--sm",
                         str(spec.percent), "--sm-mode", spec.sm_mode]
                 command = [self.build / "bin/sluice", "run", "--socket", self.directory / "broker.sock", "--class",
-                           spec.tenant_class, "--name", spec.name, *(vgpu if spec.tenant_class != "exclusive" else []), *spec.where,
-                           "--", *command]
+                           spec.tenant_class, "--name", spec.name, *(vgpu if spec.tenant_class != "exclusive" else []),
+                           "--gpus", str(spec.gpus), *(["--gpu", str(spec.gpu)] if spec.gpu is not None else []), "--", *command]
             self.tenants.append(Tenant(command, env))
         deadline = time.monotonic() + PATIENCE_S
         for tenant in self.tenants:

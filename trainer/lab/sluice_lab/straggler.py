@@ -91,14 +91,14 @@ class Straggler(Experiment):
         for rank in range(ranks):
             words = processes.load("rank", kernel="work", kernel_us=lab.us(KERNEL_US), kernels=STEP_KERNELS, ranks=ranks, rank=rank,
                                    meeting=directory / "meeting")
-            specs.append(processes.Spec(f"rank-{rank}", RANK_PERCENT, words, where=("--gpu", str(rank))))
+            specs.append(processes.Spec(f"rank-{rank}", RANK_PERCENT, words, gpu=rank))
         if burst is None:
             return specs
         length_us = burst * STEP_KERNELS * KERNEL_US
         for gpu in range(ranks):
             words = processes.load("bursts", kernel="burst", kernel_us=lab.us(length_us), pause_us=lab.us(length_us * (1 - BUSY) / BUSY),
                                    seed=seed * 100 + gpu)
-            specs.append(processes.Spec(f"burst-{gpu}", BURST_PERCENT, words, "inference", where=("--gpu", str(gpu))))
+            specs.append(processes.Spec(f"burst-{gpu}", BURST_PERCENT, words, "inference", gpu=gpu))
         return specs
 
     def measure(self, lab, cell, seed):
