@@ -105,7 +105,8 @@ class Jitter(Experiment):
                          "predicted speed": 1 / mean(expected) if expected else float("nan"),
                          "step CV": self.cv(measured, label), "predicted CV": deviation(expected),
                          "step p50, ms": estimate(median, measured[label]["step_ms"]),
-                         "step p99, ms": estimate(p99, measured[label]["step_ms"])})
+                         "step p99, ms": estimate(p99, measured[label]["step_ms"]),
+                         "requests p99, ms": estimate(p99, measured[label].get("latency_ms", []))})
         return rows
 
     def claims(self, lab, measured):
@@ -122,7 +123,9 @@ class Jitter(Experiment):
         shared = WAYS["guarantee"]
         return (f"Steps of {STEP_KERNELS * KERNEL_US / 1000:.0f} ms vary by {self.cv(measured, ALONE).value:.1%} with whole GPUs, by "
                 f"{self.cv(measured, WAYS['none']).value:.0%} beside requests with no control, and by {self.cv(measured, shared).value:.0%} "
-                "with a guaranteed share, where a step runs only while both GPUs are free.")
+                "with a guaranteed share, where a step runs only while both GPUs are free. The slowest requests (p99) take "
+                f"{p99(pooled(measured[WAYS['none']]['latency_ms'])):.0f} ms with no control and "
+                f"{p99(pooled(measured[shared]['latency_ms'])):.0f} ms beside the guaranteed job.")
 
     def plots(self, lab, measured):
         series = []
